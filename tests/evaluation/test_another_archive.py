@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from medclip_debias.cli import run
 from medclip_debias.data.joint import FAMILIES
 from medclip_debias.data.sources.registry import formats
 from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
 from medclip_debias.evaluation.archives import archive_notes, describe_archives
 from medclip_debias.evaluation.table import read_results
 from medclip_debias.models.dual_encoder import DualEncoder
@@ -118,3 +120,11 @@ def test_archives_are_told_apart_by_kind_and_content(trained, tested, relation, 
     notes = archive_notes(found, prepared)
     assert note in notes[0] if note else not notes
     assert set().union(*FAMILIES) <= set(formats())
+
+
+def test_a_table_names_the_row_that_contradicts_itself(measured, tmp_path):
+    table = pd.DataFrame({"study_id": ["s06", "s00"], "P": [0, 1], "N": [1, 1], "Edema": [1, 0]})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    (tmp_path / "mine.yaml").write_text("classes: {Edema: {present: P, absent: N}}")
+    with pytest.raises(UserError, match=r"t\.csv, row 3: 'Edema' is both .* 1 of 2 images"):
+        measured("zero_shot", labels=tmp_path / "t.csv", label_map=tmp_path / "mine.yaml")

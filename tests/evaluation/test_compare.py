@@ -227,6 +227,8 @@ def test_the_order_of_items_does_not_matter(runs, pair):
         (lambda a, b: {"words": [a]}, "only one run"),
         (lambda a, b: {"words": [a, a + "/"]}, "is given twice"),
         (lambda a, b: {"words": [a, a + "bsent*"]}, "no folder matches"),
+        (lambda a, b: {"words": [a, a + "bsent"]}, "no such folder"),
+        (lambda a, b: {"words": [a, "x="]}, "names no folder"),
         (lambda a, b: {"words": [f"x={a},{b}"]}, "only one group"),
         (lambda a, b: {"words": [a, b], "baseline": "c"}, "There is no run 'c'"),
         (

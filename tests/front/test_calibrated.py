@@ -59,6 +59,10 @@ def test_what_does_not_fit_the_calibration_is_refused(model, files, calibration)
         model.zero_shot(files, {"Effusion": ("Water.", "No water.")}, calibration=calibration)
     with pytest.raises(UserError, match="one of the two"):
         model.zero_shot(files, calibration=calibration, scale=3.0)
+    with pytest.raises(UserError, match="needs a calibration"):
+        model.zero_shot(files, SIDES, scale=3.0, prevalence="estimated")
+    with pytest.raises(UserError, match="no bare sentences"):
+        model.zero_shot(files, ["Left pleural effusion.", "Nothing."], calibration=calibration)
     with pytest.raises(UserError, match="coverage must be"):
         model.decisions(files, calibration, coverage=1.0)
     far = {"prevalence": "estimated"}

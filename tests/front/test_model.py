@@ -171,6 +171,7 @@ BAD_IMAGES = {
     "NaN": (np.where(np.eye(30) > 0, np.nan, np.eye(30)), "not numbers"),
     "deep colours": (np.zeros((30, 30, 3), dtype=np.int32), "uint16 or floats"),
     "nothing": (None, "NoneType is not an image"),
+    "mapping": ({"a": "a.png"}, "not a mapping"),
     "bilevel": (Image.new("1", (30, 30)), "black and white"),
     "missing": ("nowhere.png", "no such file"),
 }
@@ -238,7 +239,10 @@ def test_a_side_of_several_sentences_counts_by_their_mean(model, files):
     [
         ("chex6", "did you mean 'chex5'"),
         ("Left effusion.", "A sentence goes into a list"),
+        ("nowhere.yaml", "nowhere.yaml"),
         ([LEFT], "always 1"),
+        ([LEFT, LEFT], "given twice"),
+        ([LEFT, ""], "is empty"),
         ({"Effusion": LEFT}, "two sides"),
         ({"Effusion": (LEFT, [])}, "negative"),
         ({}, "classes"),
@@ -294,6 +298,25 @@ def test_a_sentence_that_is_cut_is_named_by_its_number(model, grey):
 # -------------------------------------------------------------------------------- the model
 
 
+def test_nothing_is_recorded_for_gradients(model, grey, monkeypatch):
+    seen = []
+    for name in ("encode_images", "encode_sentences"):
+        original = getattr(model.network, name)
+
+        def watched(*words, original=original):
+            seen.append(torch.is_grad_enabled())
+            return original(*words)
+
+        monkeypatch.setattr(model.network, name, watched)
+    model.zero_shot(grey)
+    model.heatmaps(grey, LEFT)
+    model.encode_images(grey)
+    model.encode_texts(LEFT)
+    assert len(seen) == 6
+    assert not any(seen)
+    assert torch.is_grad_enabled()
+
+
 def test_an_imported_peer_loads_and_needs_a_scale(language_model, grey, tmp_path):
     sizes = {"image_size": 64, "patch_size": 16, "width": 32, "layers": 1, "head_width": 16}
     content = {"dim": 6, "image": {"kind": "open_clip", "config": sizes}}
@@ -330,7 +353,11 @@ def test_a_model_of_phantoms_warns_once_and_not_of_a_phantom(
             Model(make_network(kind="mimic_cxr", synthetic=False)).encode_images(grey)
 
 
-def test_a_model_in_training_mode_is_refused(model_folder, make_network):
+def test_folders_that_hold_no_model_are_refused(model_folder, make_network, tmp_path):
+    with pytest.raises(UserError, match="no such folder"):
+        md.load(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=f"{model_folder.name} is one"):
+        md.load(model_folder.parent)
     with pytest.raises(UserError, match="training mode"):
         Model(make_network().train())
     assert "manifest" in repr(md.load(str(model_folder), device="cpu"))

@@ -129,6 +129,8 @@ def test_a_corpus_or_folder_that_will_not_do_is_one_sentence(tmp_path):
     few = {"a b": ["1"], "c d": ["2"]}
     with pytest.raises(UserError, match=r"reports of 5 patients.*min_patients=1"):
         train_masked_lm(list(few), tmp_path / "lm", patients_of=few)
+    with pytest.raises(UserError, match="fewer than two"):
+        train_masked_lm(["One."], tmp_path / "lm")
     assert not (tmp_path / "lm").exists()
     with pytest.raises(UserError, match="no such language-model folder"):
         language_model_hash(tmp_path / "lm")

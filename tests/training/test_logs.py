@@ -125,3 +125,14 @@ def test_without_weights_and_biases_one_sentence_says_so(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(UserError, match=r"medclip-debias\[wandb\]"):
         train(run(wandb="online", steps=2))
+
+
+def test_heatmaps_that_cannot_be_drawn_do_not_end_a_run(run, monkeypatch):
+    def fail(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("medclip_debias.evaluation.preview.pictures", fail)
+    warnings = []
+    assert train(run(steps=4, preview="on"), warn=warnings.append).steps == 4
+    (warning,) = warnings
+    assert "shows no more heatmaps (ZeroDivisionError)" in warning

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from medclip_debias.config import SimilaritySettings
+from medclip_debias.data.agreement import write_agreement
 from medclip_debias.data.loader import Batch, TrainingStudies
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.claims.table import claim_set
@@ -19,7 +20,7 @@ from medclip_debias.losses.keywords import load_keywords
 from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.models.text_encoder import SentenceTokenizer, load_masked_lm
 from medclip_debias.training.checkpoint import checkpoints, load_checkpoint
-from medclip_debias.training.fields import BatchFields, RunData
+from medclip_debias.training.fields import BatchFields, RunData, study_ids
 from medclip_debias.training.step import Trainer
 from medclip_debias.training.train import train
 from tests.training.conftest import same, table, weights
@@ -69,7 +70,7 @@ RUNS = {
 AGGREGATORS = {"xclr": "cross_attention", "siglip": "local_words", "sogclr": "attention"}
 
 
-@pytest.mark.parametrize("name", ["all text policies", "siglip", "sogclr", "claims"])
+@pytest.mark.parametrize("name", RUNS)
 def test_a_stopped_run_resumes_to_bit_identical_weights(settings, tmp_path, name):
     similarity = SimilaritySettings(aggregator=AGGREGATORS.get(name, "lse_nl"))
     model = settings.model.model_copy(update={"similarity": similarity})
@@ -164,6 +165,22 @@ def test_every_field_is_of_the_batchs_own_sentences_and_studies(claimed, one_lay
         mean = bert(input_ids=ids).last_hidden_state[0].mean(dim=0).detach()
         vector = fields["text_vectors"][place]
         torch.testing.assert_close(vector, mean / mean.norm(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_table_of_what_agrees_is_read_for_the_batchs_studies(claimed, one_layer_model, tmp_path):
+    prepared, rng = PreparedSet.open(claimed), np.random.default_rng(0)
+    studies = TrainingStudies.of(prepared)
+    names = study_ids(prepared, studies)
+    agree = rng.random((len(studies.texts), len(names))) < 0.3
+    order = rng.permutation(len(names))  # the table's own
+    path = tmp_path / "known.npz"
+    write_agreement(path, studies.texts, [names[place] for place in order], agree[:, order])
+    loss = {"kind": "infonce", "negatives": [{"kind": "remove_known", "path": str(path)}]}
+    made, _ = fields_of(prepared, one_layer_model, loss)
+    chosen = torch.tensor([3, 0, 7])
+    texts = torch.tensor([int(studies.sentences[study][0]) for study in chosen])
+    batch = Batch(torch.zeros(3, 8, 8, dtype=torch.uint8), texts, torch.arange(3), chosen)
+    np.testing.assert_array_equal(made.of(batch, seed=0)["agreement"], agree.T[chosen])
 
 
 def test_claims_of_a_batch_are_those_of_its_studies_and_sentences(claimed, one_layer_model):

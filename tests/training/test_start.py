@@ -15,6 +15,7 @@ from medclip_debias.config import (
     ImageEncoderSettings,
     ModelSettings,
     Preprocessing,
+    SimilaritySettings,
     StartSettings,
     TextEncoderSettings,
 )
@@ -386,3 +387,12 @@ def test_a_pooling_that_ends_in_the_shared_space_trains_above_a_frozen_tower():
     inside = {parameter for module in part for parameter in module.parameters()}
     assert not inside & set(tower.tower.head.parameters())
     assert set(tower.layers[0].parameters()) <= inside
+
+
+def test_words_of_a_start_that_scores_by_them_are_not_kept_as_one_vector(start, run_of, tmp_path):
+    model = load_model(start("ours"))
+    model.begin_training(SimilaritySettings(aggregator="local_words"))
+    model.save(tmp_path / "words")
+    kept = {"trainable": {"text": "frozen"}, "features": {"text": True}}
+    with pytest.raises(UserError, match="the aggregator local_words reads its words"):
+        Trainer(run_of(tmp_path / "words", **kept))

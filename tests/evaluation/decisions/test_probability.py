@@ -95,6 +95,8 @@ def test_separable_scores_and_a_single_positive_have_finite_probabilities():
 def test_scores_that_do_not_rise_with_the_finding_allow_no_fit(method):
     with pytest.raises(Unfit, match="do not rise with the finding"):
         fit(method, -np.arange(60.0) - 1, np.arange(60) > 30)
+    with pytest.raises(UserError, match="1 of 60 scores are not finite"):
+        fit(method, np.r_[np.nan, np.arange(59.0)], np.arange(60) > 30)
 
 
 # ------------------------------------------------------------ quality of probabilities

@@ -29,6 +29,7 @@ cases(
     _calibrate,
     {
         "a prevalence of 0": ("--prevalence", "Edema=0"),
+        "a prevalence that is no number": ("--prevalence", "Edema=few"),
         "a prevalence without a class": ("--prevalence", ".05"),
         "a prevalence of a class that has no prompts": ("--prevalence", "Oedema=.05"),
         "the training split": ("--split", "train"),

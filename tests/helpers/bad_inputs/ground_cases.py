@@ -70,6 +70,12 @@ def _foreign_rule(world: World) -> list[str]:
     return ["ground", str(model), str(world.picture("a.png")), *words]
 
 
+@case(GROUND, "a share of sentences kept that is no share (suppression)")
+def _no_share(world: World) -> list[str]:
+    model = str(world.base.run / "model")
+    return ["evaluate", "suppression", model, str(world.base.prepared), "--share", "98"]
+
+
 # ---------------------------------------------------------------------------- clinical systems
 
 

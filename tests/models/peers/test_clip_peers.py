@@ -223,6 +223,8 @@ def test_places_of_the_resnet_lie_where_its_gradient_says():
     ("vision", "words", "named"),
     [
         ({"layers": 2, "pool_type": "none"}, {}, "'pool_type' is 'none'"),
+        (VIT, TEXT | {"pool_type": "sum"}, "'pool_type' is 'sum'"),
+        (VIT, {"hf_model_name": "x", "hf_pooler_type": "max_pooler"}, "'max_pooler'"),
         ({"timm_model_name": "resnet50"}, {}, "places are not known"),
         (VIT, TEXT | {"heads": 7}, "widths and heads"),
         (None, None, "no vision_cfg"),
