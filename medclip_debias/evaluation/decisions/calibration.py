@@ -268,6 +268,8 @@ def shares(words: Sequence[str]) -> dict[str, float]:
     prevalences: dict[str, float] = {}
     for word in words:
         name, _, text = (part.strip() for part in word.rpartition("="))
+        if name in prevalences:
+            raise UserError(f"--prevalence: '{name}' is given twice; give each class once.")
         try:
             prevalences[name] = float(text)
         except ValueError:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.decisions.calibration import shares
 from medclip_debias.evaluation.decisions.probability import (
     Sets,
     Unfit,
@@ -170,9 +171,9 @@ def test_the_estimate_is_the_likeliest_share(share):
     logits, positive = normal_logits(1000, share, seed=int(100 * share))
     found = estimated_prevalence(logits, 0.4)
     p = sigmoid(logits)
-    shares = found + np.linspace(-0.02, 0.02, 401)
-    likelihood = [np.log(t * p / 0.4 + (1 - t) * (1 - p) / 0.6).sum() for t in shares]
-    assert found == pytest.approx(shares[int(np.argmax(likelihood))], abs=1e-4)
+    grid = found + np.linspace(-0.02, 0.02, 401)
+    likelihood = [np.log(t * p / 0.4 + (1 - t) * (1 - p) / 0.6).sum() for t in grid]
+    assert found == pytest.approx(grid[int(np.argmax(likelihood))], abs=1e-4)
     assert found == pytest.approx(positive.mean(), abs=0.04)
 
 
@@ -302,3 +303,9 @@ def test_few_images_of_a_truth_leave_its_answer_in_every_set():
     assert math.isfinite(sets.absent_to)
     assert list(Sets(0.5, 0.2).words(np.array([0.1, 0.3, 0.6]))) == ["absent", "none", "present"]
     assert list(Sets(0.2, 0.5).words(np.array([0.3]))) == ["both"]
+
+
+def test_a_prevalence_is_given_once_a_class():
+    assert shares(["Edema=.1", "Mass=0.2"]) == {"Edema": 0.1, "Mass": 0.2}
+    with pytest.raises(UserError, match="'Edema' is given twice"):
+        shares(["Edema=.1", "Mass=.2", "Edema=.3"])
