@@ -81,7 +81,10 @@ def check_visible(path: Path, image: Radiograph) -> None:
     if not math.isfinite(high - low):
         raise UserError(f"{path}: holds values that are not numbers; export the image again.")
     if low == high:
-        raise UserError(f"{path}: all its pixels have a single grey value.")
+        # Several stored values that are shown as one: the picture is there, its window hides it.
+        hidden = image.window == "first" and (image.counts > 0).sum() > 1
+        how = "; its display window makes them so: prepare with window: none" if hidden else ""
+        raise UserError(f"{path}: all its pixels have a single grey value{how}.")
 
 
 def read_image(path: Path | str, window: WindowPolicy = "first") -> NDArray[np.float32]:

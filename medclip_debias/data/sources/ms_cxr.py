@@ -118,13 +118,17 @@ class BoxFile:
 
         Boxes without area come along; `medclip_debias.data.boxes.fit_boxes` leaves them aside.
         """
-        numbers: Counter[Any] = Counter()
-        phrases = []
+        joined: dict[tuple[Any, ...], list[Box]] = {}
         for (image, category, text), (split, boxes) in self._phrases.items():
-            numbers[image] += 1
-            name = self._ids[image]
-            about = name, category, text, tuple(boxes), self._size(image), split
-            phrases.append(PhraseRecord(f"{name}/{numbers[image]}", *about))
+            # A file that was joined from several lists an image once for each.
+            key = self._ids[image], category, text, self._size(image), split
+            joined.setdefault(key, []).extend(boxes)
+        numbers: Counter[str] = Counter()
+        phrases = []
+        for (name, category, text, size, split), boxes in joined.items():
+            numbers[name] += 1
+            about = name, category, text, tuple(boxes), size, split
+            phrases.append(PhraseRecord(f"{name}/{numbers[name]}", *about))
         return phrases
 
     def patients(self) -> frozenset[str]:

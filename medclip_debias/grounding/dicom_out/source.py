@@ -22,7 +22,7 @@ UTF8 = "ISO_IR 192"
 _UID = re.compile(r"[0-9.]{1,64}")
 _DATE = re.compile(r"\d{8}|")
 _TIME = re.compile(r"\d{2}(\d{2}(\d{2}(\.\d{1,6})?)?)?|")
-_NAME = re.compile(r".{0,194}")
+_NAME = re.compile(r"[^\\]{0,194}")
 _TEXT = re.compile(r"[^\\]{0,64}")
 _SEX = re.compile("[MFO]?")
 # What goes back, and what a value of its kind is (PS3.5, 6.2); of the first four none may lack.
@@ -91,8 +91,12 @@ def read_source(path: Path) -> Source:
 
 def _value(header: Any, name: str) -> str:
     """An element as text; an element that cannot be decoded counts as blank."""
+    from pydicom.multival import MultiValue
+
     try:
         value = header.get(name)
     except Exception:  # a value surfaces as wrong when it is looked at
         return ""
+    if isinstance(value, MultiValue):  # of which no form here takes the backslash
+        return "\\".join(map(str, value))
     return "" if value is None else str(value).strip().strip("\0")

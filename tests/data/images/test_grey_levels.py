@@ -140,6 +140,13 @@ def test_a_picture_that_is_all_outlier_is_refused():
         prepare_image(image, PrepareSettings())
 
 
+def test_a_window_that_hides_the_whole_picture_is_named(tmp_path, write_dicom):
+    path = write_dicom(tmp_path / "a.dcm", RAMP + 5000, WindowCenter="40", WindowWidth="400")
+    with pytest.raises(UserError, match="single grey value; its display window makes them so"):
+        read_radiograph(path)
+    assert read_radiograph(path, "none").range == (5000, 5000 + RAMP.max())
+
+
 class TestPadding:
     @settings(max_examples=25)
     @given(

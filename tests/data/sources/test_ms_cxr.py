@@ -90,13 +90,19 @@ FRONTAL = "study1/view1_frontal.jpg"
             [ImageRecord("view1_frontal", "s", "p", ROOT / "patient1/view1_frontal.jpg", "", "")],
             ["patient3/view1_frontal.jpg", "view1_frontal"],
         ),
-        ([{"file_name": "one.jpg"}] * 2, IMAGES, ["one", "one"]),
     ],
-    ids=["folders", "paths", "bare", "listed twice"],
+    ids=["folders", "paths", "bare"],
 )
 def test_an_image_has_its_own_boxes_and_no_other_ones(tmp_path, names, images, found):
     path = named(tmp_path, *names)
     assert [phrase.image_id for phrase in read_phrases(path, images)] == found
+
+
+def test_an_image_that_is_listed_twice_has_one_phrase_and_ids_stay_unique(tmp_path):
+    one, large = {"file_name": "one.jpg"}, {"file_name": "one.jpg", "width": 20, "height": 40}
+    found = read_phrases(named(tmp_path, one, one, large), IMAGES)
+    read = [(phrase.phrase_id, len(phrase.boxes), phrase.annotated_size) for phrase in found]
+    assert read == [("one/1", 2, None), ("one/2", 1, (20, 40))]
 
 
 def test_the_boxes_of_another_patient_are_said_to_be_that(tmp_path):

@@ -183,6 +183,18 @@ def test_values_of_the_wrong_kind_are_left_blank_and_said(source, tmp_path, capf
     assert "JANE" not in "".join([*capfd.readouterr(), *(str(w.message) for w in recwarn)])
 
 
+def test_a_value_that_is_several_is_left_blank_and_said(source, tmp_path):
+    several = {"PatientID": "12\\34", "AccessionNumber": "A1\\A2", "PatientName": "A^B\\C^D"}
+    delivery, files = deliver(
+        source(**several), tmp_path, rows_of([(1, 2, 3, 4)], []), ["seg", "sr"]
+    )
+    (said,) = delivery.counts()["left_out"]
+    assert said.endswith("left blank in the results: PatientID, AccessionNumber, PatientName")
+    for path in files.values():
+        header = pydicom.dcmread(path)
+        assert not any(header[name].value for name in several)
+
+
 def test_an_image_to_which_no_result_can_be_attached_gives_json_alone(source, tmp_path):
     path = source(StudyInstanceUID="")
     delivery, files = deliver(path, tmp_path / "out", rows_of([], []))
