@@ -77,6 +77,11 @@ def cpus() -> int:
     return os.cpu_count() or 1
 
 
+def worker_number() -> int:
+    """Return this process's number: the workers of one `map_pieces` have successive ones."""
+    return (multiprocessing.current_process()._identity or (0,))[-1]
+
+
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """Cut ``items`` into lists of ``size``.
 

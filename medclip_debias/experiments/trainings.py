@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 import time
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from medclip_debias.config import Settings, json_hash, validate
-from medclip_debias.data.executor import cpus, map_pieces
+from medclip_debias.data.executor import cpus, map_pieces, worker_number
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import COMPARED
 from medclip_debias.experiments.doses import changed, dose, is_dose
@@ -177,18 +176,21 @@ class Trainings(Experiment):
     # ----------------------------------------------------------------------- the measuring
 
     def begin(self, workers: int) -> None:
-        """Share the cores among the processes; each cell is a run of one process alone."""
+        """Share cores and GPUs among the processes; each cell is a run of one process alone."""
         import torch
 
         for name in ("RANK", "SLURM_STEP_NUM_TASKS"):  # of a worker that srun started
             os.environ.pop(name, None)
         if workers > 1:
             torch.set_num_threads(max(1, cpus() // workers))
+            if torch.cuda.is_available():  # `auto` and `cuda` mean this one in here from now on
+                torch.cuda.set_device(worker_number() % torch.cuda.device_count())
 
     def measure(self, cell: Cell) -> Row:
         """Train (or resume), evaluate, and read the metrics."""
         from medclip_debias.evaluation.evaluate import evaluate
         from medclip_debias.evaluation.validation import validator_of
+        from medclip_debias.training.logs import last_row
         from medclip_debias.training.train import train
 
         try:
@@ -208,14 +210,13 @@ class Trainings(Experiment):
         except UserError as error:
             raise UserError(f"{_name(cell)}, seed {cell['seed']}: {error}") from error
         values = {metric.key: results.value(metric.protocol, metric.name) for metric in COMPARED}
-        with (settings.out / "metrics.csv").open(newline="", encoding="utf-8") as stream:
-            last = ([{}, *csv.DictReader(stream)])[-1]
+        last = last_row(settings.out / "metrics.csv")
         return {
             "folder": "/".join(self.evaluated(cell).parts[-2:]),
             "metrics": {key: value for key, value in values.items() if value is not None},
             "auc_by_class": results.by_class("zero_shot", "auc"),
             "skipped": dict(results["skipped"]),
-            "train": {name: float(last[name]) for name in REPORTED if last.get(name)},
+            "train": {name: last[name] for name in REPORTED if name in last},
         }
 
     def summary(self, rows: Sequence[Row]) -> Summary:

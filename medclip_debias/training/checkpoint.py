@@ -13,6 +13,7 @@ import hashlib
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -174,11 +175,11 @@ class BestSoFar:
 
 
 class Window:
-    """Means over the steps since the last row, and how many there were."""
+    """Means since the last row, of each figure over the steps that gave it."""
 
     def __init__(self) -> None:
         self._sums: dict[str, torch.Tensor] = {}
-        self.steps = 0
+        self._counts: Counter[str] = Counter()
 
     def add(self, values: Mapping[str, torch.Tensor]) -> None:
         """Add one step's scalars; nothing is copied off the device yet."""
@@ -188,19 +189,19 @@ class Window:
             if name in self._sums:
                 value = self._sums[name].to(value.device) + value
             self._sums[name] = value
-        self.steps += 1
+        self._counts.update(values.keys())
 
     def means(self) -> dict[str, float]:
-        result = {name: (value / self.steps).item() for name, value in self._sums.items()}
-        self._sums, self.steps = {}, 0
+        result = {name: (value / self._counts[name]).item() for name, value in self._sums.items()}
+        self._sums, self._counts = {}, Counter()
         return result
 
     def content(self) -> dict[str, Any]:
         sums = {name: value.cpu() for name, value in self._sums.items()}
-        return {"sums": sums, "steps": self.steps}
+        return {"sums": sums, "counts": dict(self._counts)}
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        self._sums, self.steps = dict(content["sums"]), int(content["steps"])
+        self._sums, self._counts = dict(content["sums"]), Counter(content["counts"])
 
 
 @dataclass

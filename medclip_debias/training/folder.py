@@ -215,6 +215,8 @@ class RunFolder:
         epoch = step / self.trainer.batches.steps_per_epoch
         row = {"step": step, "epoch": epoch, "lr": self.trainer.rate(step - 1)}
         row |= means | pace.metrics() | memory(self.trainer.device)
+        if self.trainer.precision.scaler.is_enabled():
+            row["skipped_steps"] = self.trainer.left_out(step)
         self.log.write_row(row, pace.left(step))
 
     def save_best(self, step: int) -> None:
@@ -240,6 +242,8 @@ class RunFolder:
         if train.keep == "best":
             which = f"after step {best_step}, the best by {train.best_metric} (train.keep: best)"
         self.log.say(f"finished: the model folder holds {weights} {which}")
+        if train.precision == "fp16" and (left_out := self.trainer.left_out(step)):
+            self.log.say(f"{left_out} of {step} steps were skipped: their gradient overflowed fp16")
 
     def is_finished(self, step: int) -> bool:
         """Whether the run has finished after ``step`` steps, and the model is as it was then."""

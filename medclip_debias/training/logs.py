@@ -193,7 +193,7 @@ def _writable(path: Path) -> Iterator[None]:
 
 
 class _CsvLog:
-    """A CSV file whose first row fixes the columns; rows after the step ``start`` are dropped."""
+    """A CSV file, ``nan`` where a row has no such figure; rows after step ``start`` are dropped."""
 
     def __init__(self, path: Path, start: int, warn: Callable[[str], None]) -> None:
         self.path = path
@@ -216,26 +216,32 @@ class _CsvLog:
             )
 
     def write(self, row: Mapping[str, float]) -> None:
-        is_first = not self._columns
-        self._columns = self._columns or list(row)
-        cells = {name: _number(row.get(name, math.nan)) for name in self._columns}
+        new = [name for name in row if name not in self._columns]
+        cells = {name: _number(value) for name, value in row.items()}
         with _writable(self.path):
-            self._append(self.path, [cells], is_first)
+            if not new:
+                self._append(self.path, [cells], False)
+                return
+            before = _read_rows(self.path)[1] if self._columns else []
+            self._columns += new
+            with atomic_file(self.path) as temporary:
+                self._append(temporary, [*before, cells], True)
 
     def _append(self, path: Path, rows: list[dict[str, str]], with_header: bool) -> None:
         with path.open("a", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, self._columns)
+            writer = csv.DictWriter(stream, self._columns, restval="nan")
             if with_header:
                 writer.writeheader()
             writer.writerows(rows)
 
 
-def last_loss(path: Path) -> float:
-    """The ``loss`` of the last row of a table; nan where there is none."""
+def last_row(path: Path) -> dict[str, float]:
+    """The figures that the last row of a table has; none where there is no row."""
     rows: list[dict[str, str]] = []
     with suppress(OSError):
         rows = _read_rows(path)[1]
-    return float(rows[-1].get("loss", math.nan)) if rows else math.nan
+    figures = {name: float(cell) for row in rows[-1:] for name, cell in row.items()}
+    return {name: value for name, value in figures.items() if not math.isnan(value)}
 
 
 def _read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:

@@ -107,7 +107,8 @@ class Trainer(Run):
             stop: ask all processes to stop; `asked_to_stop` then says so in all of them.
 
         Returns:
-            Scalars: ``loss``, ``scale``, diagnostics of the objective, ``gradient_norm``.
+            Scalars: ``loss``, ``scale``, diagnostics of the objective, and ``gradient_norm``
+            unless fp16's scaler left the step out (`left_out`).
 
         Raises:
             UserError: the loss or its gradient is no number, or the memory does not suffice.
@@ -143,7 +144,12 @@ class Trainer(Run):
         keep_in_bounds((self.model, self.objective))
         if self.average is not None:
             self.average.update_parameters(self.model)
-        return {**metrics, "gradient_norm": norm_of_gradient}
+        return metrics | ({"gradient_norm": norm_of_gradient} if gradient_is_finite else {})
+
+    def left_out(self, steps: int) -> int:
+        """How many of so many steps fp16's scaler left out: AdamW counts the others itself."""
+        taken = [state["step"] for state in self.optimizer.state.values()]
+        return steps - int(torch.stack(taken).max()) if taken else steps
 
     def _not_a_number(self, step: int, what: str) -> UserError:
         return UserError(

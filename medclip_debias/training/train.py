@@ -26,7 +26,7 @@ from medclip_debias.training.checkpoint import BestSoFar, RunState, checkpoints,
 from medclip_debias.training.distributed import Processes, StallTimer, processes
 from medclip_debias.training.folder import RunFolder
 from medclip_debias.training.lock import locked
-from medclip_debias.training.logs import last_loss
+from medclip_debias.training.logs import last_row
 from medclip_debias.training.pace import Pace, what_trains
 from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.signals import BEFORE_THE_FIRST_STEP, StoppedBySignalError, StopSignals
@@ -223,7 +223,7 @@ def _restore(
     with explained(sentence, KeyError, TypeError, ValueError, AttributeError):
         trainer.restore(saved, str(path))
         state.restore(saved)
-        state.loss = last_loss(trainer.settings.out / "metrics.csv")
+        state.loss = last_row(trainer.settings.out / "metrics.csv").get("loss", math.nan)
         return int(saved["step"])
 
 

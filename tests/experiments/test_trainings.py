@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+import multiprocessing
 import os
 import signal
+from functools import partial
 
 import numpy as np
 import pytest
+import torch
 
 from medclip_debias.cli import run
+from medclip_debias.data.executor import map_pieces
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.statistics import holm
 from medclip_debias.evaluation.table import read_results
@@ -32,6 +36,7 @@ from tests.experiments.conftest import (
 )
 
 pytestmark = pytest.mark.usefixtures("quick_judgement")
+GPUS: list[int] = []
 PAIRS = [(METHOD, "CLIP"), (MEAN, "CLIP"), (SHUFFLED, "CLIP"), (METHOD, MEAN), (METHOD, SHUFFLED)]
 
 
@@ -144,6 +149,21 @@ def test_a_cell_may_be_trained_by_train(place, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Trainer, "step", never)
     assert run(words) == 0
     assert len(list((tmp_path / "out/runs").iterdir())) == 1
+
+
+def number_of_gpu(both):
+    both.wait()  # each of the two workers has one piece
+    return GPUS[-1]
+
+
+def test_workers_are_spread_over_the_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", GPUS.append)
+    begin = partial(trainings.Trainings.begin, None)
+    with multiprocessing.Manager() as manager:
+        pieces = [manager.Barrier(2, timeout=120)] * 2
+        assert {*map_pieces(number_of_gpu, pieces, 2, start=begin, start_args=(2,))} == {0, 1}
 
 
 def test_a_cell_that_cannot_be_trained_is_named(place, tmp_path, capsys):

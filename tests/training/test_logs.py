@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import shutil
 import sys
@@ -12,10 +11,10 @@ import pytest
 
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
-from medclip_debias.training.logs import FILE, RunLog, last_loss
+from medclip_debias.training.logs import FILE, RunLog, last_row
 from medclip_debias.training.pace import Pace
 from medclip_debias.training.train import train
-from tests.training.conftest import same, wait_until, weights
+from tests.training.conftest import same, table, wait_until, weights
 
 WHOLE = "step,loss,lr,images_per_second,seconds\n10,2.5,1,8,9\n20,1.5,1,8,18\n"
 IDENTITY = {"train": {}, "loss": {}, "provenance": {}}
@@ -31,7 +30,7 @@ def test_a_row_that_was_cut_off_and_rows_of_steps_taken_again_are_dropped(run, t
     settings.out.mkdir()
     path = settings.out / "metrics.csv"
     path.write_text(WHOLE + torn)
-    assert last_loss(path) == 1.5
+    assert last_row(path)["loss"] == 1.5
     with RunLog(settings, 30, IDENTITY) as log:
         row = {"step": 40, "loss": 1.0, "lr": 1.0, "images_per_second": 8.0, "seconds": 36.0}
         log.write_row(row, 0.0)
@@ -39,7 +38,21 @@ def test_a_row_that_was_cut_off_and_rows_of_steps_taken_again_are_dropped(run, t
     with RunLog(settings, 10, IDENTITY):
         assert path.read_text() == WHOLE[: WHOLE.index("20,")]
     with RunLog(settings, 0, IDENTITY):
-        assert math.isnan(last_loss(path))
+        assert last_row(path) == {}
+
+
+def test_a_figure_that_comes_later_gets_a_column_and_one_that_goes_is_blank(run):
+    """It went to TensorBoard alone, and an experiment wrote a row's nan to a JSON file."""
+    settings = run()
+    settings.out.mkdir()
+    path = settings.out / "metrics.csv"
+    plain = {"lr": 1.0, "images_per_second": 8.0, "seconds": 9.0}
+    with RunLog(settings, 0, IDENTITY) as log:
+        log.write_row({"step": 1, "loss": 1.0, **plain}, 0.0)
+        log.write_row({"step": 2, "loss": 1.0, **plain, "clamped": 0.5}, 0.0)
+        log.write_row({"step": 3, "loss": 1.0, **plain}, 0.0)
+    assert [row["clamped"] for row in table(path)] == ["nan", "0.5", "nan"]
+    assert last_row(path) == {"step": 3, "loss": 1.0, **plain}
 
 
 def falling():

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import warnings
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -298,3 +299,26 @@ def test_fp16_whose_gradient_is_never_a_number_ends(settings):
     trainer.parameters[0].register_hook(lambda gradient: gradient * torch.nan)
     with pytest.raises(UserError, match="the gradient is NaN or infinite"):
         list(map(trainer.step, range(40)))
+
+
+def test_steps_that_fp16_skips_are_counted_and_leave_the_norm_to_the_others(settings, monkeypatch):
+    backward = Trainer.backward
+
+    def overflowing(trainer, batch, step):
+        metrics = backward(trainer, batch, step)
+        if step in (0, 2):
+            trainer.parameters[0].grad.fill_(torch.inf)
+        return metrics
+
+    monkeypatch.setattr(Trainer, "backward", overflowing)
+    monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, init_scale=1024.0))
+    run = with_train(settings, precision="fp16", log_every=1)
+    train(run)
+    rows = table(run.out / "metrics.csv")
+    assert [row["skipped_steps"] for row in rows] == ["1", "1", "2", "2"]
+    assert [np.isnan(float(row["gradient_norm"])) for row in rows] == [True, False, True, False]
+    assert "2 of 4 steps were skipped" in (run.out / "train.log").read_text()
+    resumed = with_train(run, steps=8, log_every=4)
+    train(resumed, longer=True)
+    (*_, last) = table(run.out / "metrics.csv")
+    assert (last["skipped_steps"], np.isfinite(float(last["gradient_norm"]))) == ("2", True)
