@@ -9,7 +9,6 @@ from importlib.resources import files
 from medclip_debias.data.labels import Labels, label_name
 from medclip_debias.yaml_text import parse_yaml
 
-NO_FINDING = "No Finding"
 PADCHEST_SILENT = frozenset(("unchanged", "exclude", "suboptimal study"))
 """Labels of PadChest that do not say what is there: alone they leave every other one open."""
 

@@ -12,7 +12,7 @@ from medclip_debias.data.records import Annotations, Box
 from medclip_debias.data.sources.archive import LabelCells
 from medclip_debias.data.sources.findings import Count, Marks
 from medclip_debias.data.sources.ids import is_blank
-from medclip_debias.data.sources.label_groups import NO_FINDING, LabelColumns, label_groups
+from medclip_debias.data.sources.label_groups import label_groups
 from medclip_debias.errors import UserError
 
 if TYPE_CHECKING:
@@ -62,22 +62,21 @@ class Votes:
     def labels(self) -> dict[str, Labels]:
         """Return the labels of each image."""
         of_table = {n: m for n, m in label_groups("vindr_cxr").items() if m & self._names}
-        groups = LabelColumns(self._names, of_table)
+        own = sorted(name for name in self._names if label_name(name) is None)
+        columns = of_table | {name: frozenset([name]) for name in own}
         labels: dict[str, Labels] = {}
         marked = agreed = ties = 0
         for image, readers in self._seen.items():
+            half = len(readers) / 2
             votes = Counter(finding for findings in readers.values() for finding in findings)
-            seen = self._majority[image] = {n for n, c in votes.items() if 2 * c > len(readers)}
-            tied = {name for name, count in votes.items() if 2 * count == len(readers)}
+            self._majority[image] = {name for name, count in votes.items() if count > half}
             marked += len(votes)
             agreed += sum(count == len(readers) for count in votes.values())
-            ties += len(tied)
-            labels[image] = groups.values(seen or {"No finding"})
-            if not seen:  # each reader sees something else, so neither is a majority's
-                labels[image][NO_FINDING] = 0.0
-            unsure = {n for n, members in groups.groups.items() if members & tied}
-            unsure |= {*groups.own} & tied
-            labels[image] |= {n: -1.0 for n in unsure if labels[image][n] != 1.0}
+            ties += sum(count == half for count in votes.values())
+            labels[image] = {}
+            for column, members in columns.items():  # who see two fractures may mean two bones
+                count = sum(not members.isdisjoint(findings) for findings in readers.values())
+                labels[image][column] = float(count > half) - float(count == half)
         step = "every reader of the image sees a finding that one sees"
         self._count(step, "label rows", agreed, marked)
         step = "readers are not equally many for and against (others: uncertain)"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from medclip_debias.config import PrepareSettings
+from medclip_debias.data.label_maps import load_label_map
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.errors import UserError
@@ -66,6 +67,19 @@ def test_a_label_is_the_majoritys_and_uncertain_where_there_is_none(tmp_path):
     assert "Pneumothorax" not in labels["d"]  # no column asks for it, so that nobody denied it
     assert step(source, "every reader of the image sees") == (4, 10)
     assert step(source, "not equally many for and against") == (8, 10)
+
+
+def test_readers_who_see_different_kinds_of_one_label_see_that_label(tmp_path):
+    names = ("image_id", "rad_id", "Aortic enlargement", "Rib fracture", "Clavicle fracture")
+    rows = ["a,R1,0,1,0", "a,R2,0,0,1", "a,R3,0,0,0"]
+    rows += ["b,R1,0,1,0", "b,R2,0,1,1", "b,R3,0,0,0", "b,R4,0,0,0"]
+    write_table(tmp_path / "image_labels_train.csv", names, *rows)
+    labels = {s.study_id: s.labels for s in detect(tmp_path).studies()}
+    assert labels["a"] == {"Fracture": 1.0} | dict.fromkeys(names[2:], 0.0)
+    assert (labels["b"]["Fracture"], labels["b"]["Clavicle fracture"]) == (-1.0, 0.0)
+    columns = {name: np.array([labels[image][name] for image in "ab"]) for name in labels["a"]}
+    bound = load_label_map("vindr_cxr").bind([*columns], ["Fracture"], "a set")
+    assert bound.values(columns.__getitem__, str)["Fracture"].tolist() == [1.0, -1.0]
 
 
 def test_phrases_are_the_majoritys_findings_with_every_readers_boxes(tmp_path):
