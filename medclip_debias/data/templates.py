@@ -32,7 +32,6 @@ class Wording(Settings):
     finding: str | None = None
     nouns: tuple[str, ...] = ()
     sentences: tuple[str, ...] = ()
-    states: tuple[State, ...] = ("present", "absent", "uncertain")
 
 
 class Wordings(Settings):
@@ -62,8 +61,6 @@ def sentences_of(label: str, state: State) -> tuple[str, ...]:
     ('No pneumothorax.', 'There is no pneumothorax.', 'No evidence of pneumothorax.')
     """
     wording = _wording(label)
-    if state not in wording.states:
-        return ()
     forms = wordings().states[state]
     said = (form.format(noun) for noun in wording.nouns for form in forms)
     sentences = tuple(words[:1].upper() + words[1:] for words in said)
@@ -135,5 +132,5 @@ def _by_name(label: str) -> Wording:
     noun = label.lower()
     claims = RuleParser().parse(f"There is {noun}.").claims
     if len(claims) != 1 or claims[0] != Claim(claims[0].finding):
-        return Wording(states=())
+        return Wording()
     return Wording(finding=claims[0].finding, nouns=(noun,))

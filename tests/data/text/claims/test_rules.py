@@ -166,6 +166,9 @@ JUDGED = {
     "Stable cardiomediastinal silhouette with normal heart size.": ["-cardiomegaly"],
     "Small device overlying the left chest wall with intact leads.": ["+support_device left mild"],
     # neither a claim nor a finding
+    "There is no active tuberculosis.": [],
+    "No evidence of active pulmonary TB.": [],
+    "Scarring of prior tuberculous infection.": ["+scarring"],
     "The heart size is stable.": [],
     "Evaluate for pneumonia.": [],
     "History of pneumothorax.": [],
