@@ -153,6 +153,9 @@ def read_boxes(
         step = f"row of {name} has a box where its label is 1, and none where it is 0"
         marks.count(step, "rows", int(fits.sum()), total)
         table = table[present]
+    named = table[table["_image"].isin(images) & ~table["_finding"].map(is_blank)]
+    for image, finding in zip(named["_image"], named["_finding"], strict=True):
+        marks.present.setdefault(image, set()).add(finding_name(finding))
     boxed = table[~table["_empty"]]
     if how.get("broken") == "refused":
         problem = f"{columns[0]} ... {columns[-1]} must be numbers of pixels."
@@ -182,7 +185,10 @@ def read_coco(path: Path, marks: Marks) -> Names:
     for name, width, height in sides:
         if all(isinstance(side, int) and 0 < side < _FAR for side in (width, height)):
             marks.sizes[file_stem(str(name))] = width, height
-    good = [(n, f, box) for n, f, box in boxes if n is not None and f is not None and box]
+    named = [(n, f, box) for n, f, box in boxes if n is not None and f is not None]
+    for name, finding, _ in named:
+        marks.present.setdefault(file_stem(name), set()).add(finding)
+    good = [(name, finding, box) for name, finding, box in named if box]
     for name, finding, box in good:
         marks.add(file_stem(name), finding, [box])
     marks.count(f"annotation of {path.name} has image and box", "boxes", len(good), len(boxes))

@@ -77,6 +77,23 @@ def test_boxes_are_phrases_and_classes_are_labels(tree, tmp_path):
     assert set(phrases) == {"tb1", "tb2"}
 
 
+def test_a_finding_whose_box_is_broken_is_there_and_no_phrase(tmp_path):
+    rows = (
+        "a.png,ActiveTuberculosis,?,2,3,4",
+        "b.png,,,,,",
+        "c.png,ObsoletePulmonaryTuberculosis,,,,",
+    )
+    table = write_table(tmp_path / "t" / "boxes.csv", "image,finding,x,y,width,height", *rows)
+    write_table(table.with_name("images.csv"), "image,class", *(f"{n}.png,train" for n in "abc"))
+    coco(tmp_path / "l", ["a.png", "b.png"], [(0, 0, [1, 2, 3])])
+    for folder, present in (("t", [1.0, 0.0, 0.0]), ("l", [1.0, 0.0])):
+        source = detect(tmp_path / folder, "tbx11k")
+        assert [study.labels["Active Tuberculosis"] for study in source.studies()] == present
+        assert source.phrases() == []
+    labels = {s.study_id: s.labels for s in detect(tmp_path / "t").studies()}
+    assert labels["c"]["Obsolete Pulmonary Tuberculosis"] == 1.0
+
+
 def test_boxes_of_lists_fit_a_copy_of_another_size(tmp_path):
     """The archive's images have 512 pixels a side, copies of it 256 or 224."""
     write_image(tmp_path / "imgs" / "tb1.png", 0, (40, 40))
