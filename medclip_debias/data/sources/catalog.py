@@ -30,7 +30,7 @@ from medclip_debias.data.sources.findings import (
     read_masks,
     read_runs,
 )
-from medclip_debias.data.sources.ids import is_blank, plain_id
+from medclip_debias.data.sources.ids import Ids, check_match, is_blank, plain_id
 from medclip_debias.data.sources.image_files import is_file
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import named_tuples, origins, read_table, refuse_rows
@@ -398,6 +398,9 @@ class CatalogSource(ArchiveSource):
             self.said.append(f"No {path.name}: labels {labels} are not known.")
             return
         table = read_table(path, required=(how["image"], how["column"]))
+        ids = {*table[how["image"]]}
+        shared = len(ids & self._labels.keys())
+        check_match(path, how["image"], ids, shared, Ids(self._labels), "images")
         known = table[table[how["image"]].isin(self._labels) & table[how["column"]].isin(values)]
         classes = known.groupby(how["image"])[how["column"]].agg(set)
         for image in self._labels:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from medclip_debias.data.labels import CHEXPERT_LABELS, Labels
 from medclip_debias.data.sources.archive import LabelCells, find_table, report_of
 from medclip_debias.data.sources.catalog import CatalogSource, register
-from medclip_debias.data.sources.ids import is_blank
+from medclip_debias.data.sources.ids import Ids, check_match, is_blank
 from medclip_debias.data.sources.image_files import walk_files
 from medclip_debias.data.sources.tables import open_text
 from medclip_debias.data.sources.texts import read_report
@@ -100,9 +100,11 @@ class CheXpertPlusSource(CatalogSource):
         cells = LabelCells(file)
         labels: dict[str, Labels] = {}
         counts: Counter[str] = Counter()
+        listed: set[str] = set()
         for line in _json_lines(file):
             name = str(line.get("path_to_image")) if line is not None else ""
             wanted = name in images and name not in blank
+            listed |= {name} if line is not None else set()
             counts.update(lines=1, read=line is not None, known=name in images, used=wanted)
             if line is not None and wanted:
                 labels[images[name]] = {
@@ -110,6 +112,8 @@ class CheXpertPlusSource(CatalogSource):
                     for label in CHEXPERT_LABELS
                     if label in line
                 }
+        shared = len(listed & images.keys())
+        check_match(file, "path_to_image", listed, shared, Ids(images), "images")
         self.count(f"line of {file.name} is a JSON object", "rows", counts["read"], counts["lines"])
         read, known, used = (counts[name] for name in ("read", "known", "used"))
         self.counted += [

@@ -13,6 +13,7 @@ from medclip_debias.config import PrepareSettings
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.prepare.reading import Reading
 from medclip_debias.data.sources.detect import detect
+from medclip_debias.errors import UserError
 from tests.data.sources.counts import step
 from tests.data.sources.trees import write_image
 
@@ -93,6 +94,13 @@ def test_labels_of_a_blank_section_are_left_aside_and_all_that_is_odd_is_counted
     assert step(found, f"image of {name} is in the source") == (3, 4)
     assert step(found, f"text behind a row of {name} is not blank") == (1, 3)
     assert step(found, f"label cell of {name} has a value") == (1, 2)
+
+
+def test_labels_of_other_images_are_refused(root):
+    rows = [{"path_to_image": f"CheXpert/{n}.jpg", "Edema": 1.0} for n in range(3)]
+    (root / "impression_fixed.json").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(UserError, match="0 of its 3 ids in column 'path_to_image' are among the 3"):
+        detect(root)
 
 
 def test_reports_alone_need_no_image(tmp_path):

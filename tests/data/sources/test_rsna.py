@@ -3,10 +3,13 @@
 import json
 import shutil
 
+import pytest
+
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.prepare import Reading, prepare
 from medclip_debias.data.sources.detect import detect
 from medclip_debias.data.splits import seeded_split
+from medclip_debias.errors import UserError
 from tests.data.sources.counts import steps
 from tests.data.sources.trees import write_table
 
@@ -37,6 +40,12 @@ def test_the_three_classes_are_labels(tmp_path):
     }
     (tmp_path / "stage_2_detailed_class_info.csv").unlink()
     assert {len(s.labels) for s in detect(tmp_path).studies()} == {1}
+
+
+def test_a_table_of_classes_of_other_images_is_refused(tmp_path):
+    write(tmp_path, classes=[f"{name.upper()},Normal" for name in (A, B, C)])
+    with pytest.raises(UserError, match=r"class_info.csv: 0 of its 3 ids in column 'patientId'"):
+        detect(tmp_path)
 
 
 def test_images_of_one_person_of_chestxray14_share_a_split(tmp_path):
