@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -87,12 +87,14 @@ def label_name(column: str) -> str | None:
     return known.get(key)
 
 
-def label_columns(path: Path, names: Iterable[str]) -> dict[str, str]:
-    """Return the columns of a table that hold labels, and the label of each."""
+def label_columns(
+    path: Path, names: Iterable[str], classes: Collection[str] = CHEXPERT_LABELS
+) -> dict[str, str]:
+    """Return the columns of a table that hold labels of ``classes``, and the label of each."""
     columns: dict[str, str] = {}
     for name in names:
-        label = label_name(name)
-        if label is None:
+        label = name if name in classes else label_name(name)
+        if label is None or label not in classes:
             continue
         other = next((n for n, known in columns.items() if known == label), None)
         if other is not None:

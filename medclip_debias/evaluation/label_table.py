@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from medclip_debias.data.label_maps import Bound, LabelMap
-from medclip_debias.data.labels import label_name, label_value
+from medclip_debias.data.labels import label_columns, label_name, label_value
 from medclip_debias.data.layout import STUDY_COLUMNS
 from medclip_debias.data.sources.ids import STUDY, Ids, check_match, is_blank, read_ids
 from medclip_debias.data.sources.paths import PathFinder
@@ -190,21 +190,20 @@ class KeyedTable:
 
     def columns(self, classes: Sequence[str]) -> dict[str, str]:
         """The column of each class that has one."""
-        columns: dict[str, str] = {}
-        for column in map(str, self.table.columns):
-            name = column if column in classes else label_name(column)
-            if name in classes and name not in columns:
-                columns[str(name)] = column
-            elif name is None and (hint := did_you_mean(column, classes)):
-                sentence = f"{self.path}: no label and not read: column '{column}'{hint}."
+        names = [str(column) for column in self.table.columns]
+        columns = label_columns(self.path, names, classes)
+        for name in names:
+            unknown = name not in columns and label_name(name) is None
+            if unknown and (hint := did_you_mean(name, classes)):
+                sentence = f"{self.path}: no label and not read: column '{name}'{hint}."
                 warnings.warn(ReportedWarning(sentence), stacklevel=2)
         if not columns:
-            hint = did_you_mean(classes[0], map(str, self.table.columns))
+            hint = did_you_mean(classes[0], names)
             raise UserError(
                 f"{self.path}: has no column for {', '.join(classes)}{hint}; name its label columns"
                 " as the classes of the prompt set."
             )
-        return columns
+        return {label: column for column, label in columns.items()}
 
 
 def table_labels(
@@ -309,4 +308,4 @@ def of_studies(labels: Labels, data: PreparedSet) -> tuple[Labels, dict[int, lis
     first, of_study = by_study.nth(0), pd.Series(labels.rows).groupby(studies, sort=False)
     images: dict[int, list[int]] = {rows.iloc[0]: rows.tolist() for _, rows in of_study}
     chosen = {name: first[name].to_numpy() for name in labels.values}
-    return Labels(list(images), chosen, labels.source), images
+    return replace(labels, rows=list(images), values=chosen), images

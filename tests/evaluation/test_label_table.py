@@ -100,9 +100,10 @@ def test_studies_are_found_however_a_table_writes_them(small_prepared, tmp_path,
     [
         ("study_id,Edema\n50414267,1\n", "its ids look like '99999999', those of .* 'a99'"),
         ("study_id,Edema\nnan,1\ns00,1\n", "row 2: column 'study_id' is 'nan', a program's word"),
+        ("study_id,Edema,edema\ns00,1,0\n", "columns 'Edema' and 'edema' both hold 'Edema'"),
     ],
 )
-def test_a_table_of_other_images_is_refused_without_naming_one(
+def test_a_table_of_other_images_or_of_two_truths_is_refused_without_naming_one(
     small_prepared, tmp_path, text, sentence
 ):
     with pytest.raises(UserError, match=sentence) as caught:

@@ -108,6 +108,16 @@ def test_a_study_is_judged_by_the_mean_of_all_its_images_when_asked_for(
     assert found["notes"] == []
 
 
+def test_a_label_map_is_told_of_where_studies_are_judged(mixed, measured, tmp_path):
+    rules = "classes: {Edema: Edema}\nleft_out: {nobody looked: [Pneumonia]}\n"
+    (tmp_path / "mine.yaml").write_text(rules)
+    options = EvaluationOptions(several_views="mean")
+    given = {"prepared": mixed.folder, "label_map": tmp_path / "mine.yaml", "options": options}
+    zero = measured("zero_shot", **given).details("zero_shot")
+    assert zero["label_map"]["name"] == "mine"
+    assert zero["refused"]["Pneumonia"]["reason"] == "nobody looked"
+
+
 def test_images_of_a_study_with_other_labels_have_no_study_label(mixed, tmp_path):
     text = "image_id,Edema\n" + "".join(f"i{n:02d},{n % 2}\n" for n in range(36))
     (tmp_path / "a.csv").write_text(text)
