@@ -27,7 +27,7 @@ from medclip_debias.bench.sharing import link_fault, model_faults
 from medclip_debias.errors import UserError, counted
 from medclip_debias.evaluation.bootstrap import Replicated
 from medclip_debias.evaluation.catalogue import METRICS, of_protocol
-from medclip_debias.evaluation.item_tables import ITEMS
+from medclip_debias.evaluation.item_tables import ITEMS, differing_truth
 
 TOLERANCE = 1e-6
 """How far a figure may lie from the one that its items give."""
@@ -296,12 +296,12 @@ def _faults_between(results: Sequence[Result]) -> Iterator[str]:
         having = [result for result in results if protocol in result.protocols]
         if len(having) < 2:
             continue
-        tables = [result.items(protocol) for result in having]
-        every = [tuple(zip(t["item"], t["patient"], strict=True)) for t in tables]
+        every = [tuple(result.items(protocol)["item"]) for result in having]
         ((usual, _),) = Counter(every).most_common(1)
-        reference, theirs = having[every.index(usual)], dict(usual).keys()
-        for result, pairs in zip(having, every, strict=True):
-            path, ours = result.item_file(protocol), dict(pairs).keys()
+        reference, theirs = having[every.index(usual)], set(usual)
+        agreed = _agreed(having, theirs, protocol)
+        for result, items in zip(having, every, strict=True):
+            path, ours = result.item_file(protocol), set(items)
             shared = len(ours & theirs)
             sets = {one.record.judged.set_hash for one in (result, reference)}
             of_images = protocol in _OF_THE_IMAGES or len(sets) == 1
@@ -311,17 +311,10 @@ def _faults_between(results: Sequence[Result]) -> Iterator[str]:
                     f" {reference.item_file(protocol)}, which judged the same images, and"
                     f" {len(theirs - ours)} of those are missing."
                 )
-            elif ours == theirs and pairs != usual:
-                yield f"{path}: its items belong to other patients than the other models'."
-        truths = [_truth_of(r, protocol) if r.has_truth(protocol) else {} for r in having]
-        known = Counter(tuple(sorted(truth.items())) for truth in truths if truth)
-        ((usual_truth, _),) = known.most_common(1) or [((), 0)]
-        for result, truth in zip(having, truths, strict=True):
-            differing = [name for name, value in usual_truth if truth.get(name, value) != value]
-            if differing:
+            for name in _differing(result, agreed, protocol)[:1]:
                 yield (
-                    f"{result.item_file(protocol)}: the column '{differing[0]}' differs from the"
-                    " other models' on the same items, although it does not depend on the model."
+                    f"{path}: the column '{name}' differs from the other models' on the same items,"
+                    " although it does not depend on the model."
                 )
         for one, two in combinations(having, 2):
             if one.record.model_hash != two.record.model_hash and _same_scores(one, two, protocol):
@@ -331,19 +324,25 @@ def _faults_between(results: Sequence[Result]) -> Iterator[str]:
                 )
 
 
-def _is_truth(name: str, protocol: str) -> bool:
-    """Whether no model decides a column; areas of boxes depend on how a model crops."""
-    return name.startswith(ITEMS[protocol].truth or ("\0",)) and not name.startswith("area")
+def _agreed(results: Sequence[Result], usual: set[str], protocol: str) -> Result:
+    """Whose labels of the usual items most of the models have, too; the first of equals."""
+
+    def agreement(one: Result) -> tuple[bool, int, int]:
+        shared = usual.intersection(one.items(protocol)["item"])
+        same = sum(not _differing(one, other, protocol) for other in results)
+        return one.has_truth(protocol), len(shared), same
+
+    return max(results, key=agreement)
 
 
-def _truth_of(result: Result, protocol: str) -> dict[str, bytes]:
-    """The columns that no model decides, by name, as bytes."""
-    table = result.items(protocol)
-    return {
-        name: "\n".join(map(str, table[name])).encode()
-        for name in map(str, table.columns)
-        if _is_truth(name, protocol)
-    }
+def _differing(one: Result, other: Result, protocol: str) -> list[str]:
+    """`differing_truth` of two models, as far as their labels are not withheld.
+
+    Areas of boxes differ with the size that an archive's images were given in.
+    """
+    shown = one.has_truth(protocol) and other.has_truth(protocol)
+    names = differing_truth(protocol, one.items(protocol), other.items(protocol))
+    return [name for name in names if name == "patient" or (shown and name != "area")]
 
 
 def _same_scores(one: Result, two: Result, protocol: str) -> bool:
@@ -356,8 +355,7 @@ def _same_scores(one: Result, two: Result, protocol: str) -> bool:
         for name in map(str, tables[0].columns)
         if name in tables[1].columns
         and is_numeric_dtype(tables[0][name])
-        and not _is_truth(name, protocol)
-        and name not in ("sentence_count", "area")
+        and not name.startswith((*ITEMS[protocol].truth, "sentence_count", "area"))
     ]
     ours, theirs = (table[names].to_numpy(dtype=np.float64) for table in tables)
     if len(np.unique(ours, axis=0)) < _FEW:

@@ -16,7 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import Floats, Statistics
@@ -84,6 +86,29 @@ def read_items(
     if not len(table) or table["item"].duplicated().any():
         raise UserError(f"{path}: lists an item twice, or lists none; {again}.")
     return table.sort_values("item", kind="stable", ignore_index=True)
+
+
+def differing_truth(protocol: str, one: pd.DataFrame, other: pd.DataFrame) -> list[str]:
+    """The columns that no model decides, and in which two tables differ on the items of both.
+
+    The patient is one of them. A column that one table lacks differs; numbers do not by their last
+    bits. Both are sorted by item, as `read_items` gives them.
+    """
+    if not one["item"].equals(other["item"]):
+        both = set(one["item"]) & set(other["item"])
+        one, other = (t[t["item"].isin(both)].reset_index(drop=True) for t in (one, other))
+    named = dict.fromkeys(map(str, [*one.columns, *other.columns]))
+    names = ["patient", *(name for name in named if name.startswith(ITEMS[protocol].truth))]
+    return [name for name in names if not _equal(one.get(name), other.get(name))]
+
+
+def _equal(one: pd.Series | None, other: pd.Series | None) -> bool:
+    if one is None or other is None:
+        return False
+    if is_numeric_dtype(one) and is_numeric_dtype(other):
+        numbers = one.to_numpy(np.float64), other.to_numpy(np.float64)
+        return np.allclose(*numbers, equal_nan=True)
+    return one.equals(other)
 
 
 def statistics_of(

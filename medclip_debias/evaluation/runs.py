@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from pandas.api.types import is_numeric_dtype
 
 from medclip_debias.config import json_hash
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import PROTOCOLS
-from medclip_debias.evaluation.item_tables import ITEMS, item_file, read_items
+from medclip_debias.evaluation.item_tables import ITEMS, differing_truth, item_file, read_items
 from medclip_debias.evaluation.table import Results, read_results
 
 # Where a training run's own place and seed stand: what may differ between seeds of one group.
@@ -255,21 +253,9 @@ def mismatch(protocol: str, groups: Sequence[Group]) -> str | None:
                 f"{pair}: {len(ours & theirs)} in common, {len(ours - theirs)} and "
                 f"{len(theirs - ours)} in one only{copied})"
             )
-        if (table["patient"] != base["patient"]).any():
-            return f"{pair}: the same items belong to other patients)"
-        for column in base.columns:
-            if not str(column).startswith(ITEMS[protocol].truth or ("\0",)):
-                continue
-            if column not in table.columns:
-                return f"{pair}: the column '{column}' is in one only)"
-            a, b = table[column], base[column]
-            same = a.equals(b)
-            if is_numeric_dtype(a) and is_numeric_dtype(b):  # to the last bits
-                numbers = a.to_numpy(np.float64), b.to_numpy(np.float64)
-                same = np.allclose(numbers[0], numbers[1], equal_nan=True)
-            if not same:
-                return (
-                    f"{pair}: the column '{column}' differs, although it does not depend on the"
-                    " model)"
-                )
+        if differing := differing_truth(protocol, table, base):
+            return (
+                f"{pair}: the column '{differing[0]}' differs, or is in one only, although it does"
+                " not depend on the model)"
+            )
     return None

@@ -169,6 +169,14 @@ def edited(**changes):
             r"'label\.Edema' differs",
         ),
         (
+            change_items("phrases", lambda t: t.assign(patient=t["patient"].to_numpy()[::-1])),
+            "'patient' differs",
+        ),
+        (
+            change_items("zero_shot", lambda t: t.assign(**{"label.More": 1.0})),
+            r"'label\.More' differs, or is in one only",
+        ),
+        (
             change_items("zero_shot", lambda t: t.drop(columns="score.Edema")),
             r"b/items/zero_shot\.parquet: its metrics cannot be computed",
         ),

@@ -61,11 +61,11 @@ def forge_items(folder, file, change):
     change(pd.read_parquet(path)).to_parquet(path, index=False)
 
 
-def claim_what_the_items_give(make, folder):
+def claim_what_the_items_give(make, folder, protocol="zero_shot"):
     """Write the figures and intervals that follow from a folder's items."""
     result = Result("x", folder, read_record(folder), folder.parent.parent)
-    for metric in of_protocol("zero_shot"):
-        one = result.replicates("zero_shot").get(metric.name)
+    for metric in of_protocol(protocol):
+        one = result.replicates(protocol).get(metric.name)
         if one is not None:
             bounds = expanded_interval(one.replicates, one.influence)
             known = metric.key in result.record.metrics
@@ -163,6 +163,24 @@ def test_figures_that_follow_from_forged_items_are_given_away_by_the_other_model
     (fault,) = faults(sample)
     assert sentence in fault
     assert fault.startswith(str(sample / DEMO / ZERO))
+
+
+@pytest.mark.parametrize("sample", [(["openi-infonce", DEMO], (BOXES,))], indirect=True)
+def test_models_of_two_sets_agree_although_one_lost_a_phrase(sample, make):
+    folder = sample / DEMO / BOXES
+    forge_items(folder, "phrases", lambda table: table.iloc[1:])
+    make.edit(folder / "record.json", lambda r: r["judged"].update(set_hash="ab" * 32))
+
+    def change(content):
+        content["data_hash"] = "ab" * 32
+        content["details"]["grounding"]["phrases"] -= 1
+
+    make.edit(folder / "results.json", change)
+    claim_what_the_items_give(make, folder, "grounding")
+    assert faults(sample) == []
+    forge_items(folder, "phrases", lambda t: t.assign(patient=[*t["patient"][1:], t["patient"][0]]))
+    claim_what_the_items_give(make, folder, "grounding")
+    assert any("the column 'patient' differs from the other models'" in f for f in faults(sample))
 
 
 def test_another_model_s_items_under_a_new_name_are_refused(sample, make):
