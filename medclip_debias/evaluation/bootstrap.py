@@ -27,6 +27,12 @@ Statistics = Callable[[Floats], Mapping[str, Floats]]
 Interval = tuple[float, float]
 # Groups of patients that the jackknife leaves out, one after the other.
 _GROUPS = 200
+FEWEST = 4
+"""Of fewer patients with a finding, or without it, nothing has an interval that rests on both.
+
+A resample repeats the same two or three: their AUC's intervals held the truth 65 to 83 times in
+100, those of four 82 to 85 times.
+"""
 BIASED = ("ece", "ece_equal_mass", "decisions_ece")
 """Errors of calibration: of few images they are too large, of a resample larger still."""
 

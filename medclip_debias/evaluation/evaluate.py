@@ -16,6 +16,7 @@ from medclip_debias.data.secret import read_secret
 from medclip_debias.errors import UserError, one_of
 from medclip_debias.evaluation import prompt_checks
 from medclip_debias.evaluation.archives import archive_notes, describe_archives
+from medclip_debias.evaluation.bootstrap import FEWEST
 from medclip_debias.evaluation.catalogue import METRICS
 from medclip_debias.evaluation.encoding import Network, Progress, Vectors, encode
 from medclip_debias.evaluation.item_tables import FOLDER, ItemNames, write_items
@@ -347,6 +348,12 @@ def measure(
         content["notes"].append(
             "Undefined without one of the patients, as an AUC without its only positive, and so"
             f" without an interval: {', '.join(unknown)}."
+        )
+    few = content.details("zero_shot").get("few_patients")
+    if few and draw.resamples:
+        content["notes"].append(
+            f"Fewer than {FEWEST} patients with the finding, or without it: {', '.join(few)}. Its"
+            " AUC has no interval, and that of a mean over the classes may be too narrow."
         )
     content.write(out / "results.json")
     return content

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from medclip_debias.data.label_maps import maps_for
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.bootstrap import Statistics, weighted_auc, weighted_mean
+from medclip_debias.evaluation.bootstrap import FEWEST, Statistics, weighted_auc, weighted_mean
 from medclip_debias.evaluation.catalogue import CHANCE
 from medclip_debias.evaluation.decisions.measure import decide, read_calibration
 from medclip_debias.evaluation.label_table import (
@@ -161,7 +161,7 @@ class ZeroShot(ScoreProtocol):
         super().begin(model, vectors)
 
     def measure(self, draw: Draw) -> Measured:
-        rows, scale, by_study = self.labels.rows, self.model.learned_scale, bool(self._views)
+        rows, scale = self.labels.rows, self.model.learned_scale
         patients = patients_of(self._data, rows)
         if self._unlabelled and scale is not None:
             self._kept = prompt_offsets(self._scores_of(self._unlabelled, {}), scale)
@@ -187,8 +187,8 @@ class ZeroShot(ScoreProtocol):
             raise Skipped(f"{error} {aside}".strip()) from error
         several = self._multiclass(draw)
         table, details = measured.rows + several.rows, dict(measured.details)
-        details |= {"studies": len(rows)} if by_study else {}
         details |= {
+            **({"studies": len(rows)} if self._views else {}),
             "images": self._images,
             "patients": len(set(patients)),
             "scale": scale,
@@ -220,7 +220,7 @@ class ZeroShot(ScoreProtocol):
             )
             table += decided.rows
             details["decisions"] = decided.details
-        named = self._data.images["study_id" if by_study else "image_id"]
+        named = self._data.images["study_id" if self._views else "image_id"]
         columns: dict[str, Any] = {"id": named.iloc[rows].astype(str), "patient": patients}
         parts = {
             "score": sides.differences,
@@ -411,8 +411,9 @@ def zero_shot(
 ) -> Measured:
     """Metrics per class and their means over the classes that have them, with intervals.
 
-    Details are ``classes`` (counts, ``threshold`` and ``reliability``) and ``refused`` (classes
-    with one label value only, with their counts).
+    Details are ``classes`` (counts, ``threshold`` and ``reliability``), ``refused`` (classes with
+    one label value only, with their counts), and ``few_patients`` (classes of fewer than `FEWEST`
+    with or without the finding, of which only shares of all images have intervals).
     """
     policy = policy or LabelPolicy()
     truth: dict[str, Floats] = {}
@@ -449,17 +450,25 @@ def zero_shot(
     measured = estimates.rows(n=int(judged_images.sum()), fewer=every)
     if sides.chance is not None:
         measured.append(Row(CONTRADICTION, sides.chance, group=CHANCE))
-    classes = {}
+    classes, few = {}, []
     for name, judged in truth.items():
         known = ~np.isnan(judged)
         positive, values = judged[known] == 1, sides.differences[name][known]
-        measured += estimates.rows(f"{name}/", n=len(positive), fewer=every, of_class=name)
+        rows = estimates.rows(f"{name}/", n=len(positive), fewer=every, of_class=name)
+        halves = (np.asarray(patients, dtype=object)[judged == value] for value in (1, 0))
+        having = [len(set(half)) for half in halves]
+        if min(having) < FEWEST:  # no interval for what rests on both halves
+            few.append(f"{name} ({having[0]} with it, {having[1]} without)")
+            of_all = "accuracy", CONTRADICTION
+            rows = [r if r.metric in of_all else r._replace(low=None, high=None) for r in rows]
+        measured += rows
         classes[name] = {
             "threshold": thresholds[name],
             "reliability": [] if scale is None else reliability(positive, sigmoid(scale * values)),
             **counts[name],
         }
-    return Measured(measured + of_refused, {"classes": classes, "refused": refused})
+    details = {"classes": classes, "refused": refused, "few_patients": few}
+    return Measured(measured + of_refused, details)
 
 
 def _counts(values: Floats, judged: Floats) -> dict[str, int]:
@@ -483,8 +492,8 @@ def _threshold(name: str, validation: Validation | str, policy: LabelPolicy) -> 
     values = np.asarray(labels[name], dtype=np.float64)
     judged = policy.apply(values)
     counts = {key: n for key, n in _counts(values, judged).items() if key != "left_out"}
-    known = ~np.isnan(judged)
-    if not (judged == 1).any() or not (judged == 0).any():
+    if not counts["positive"] or not counts["negative"]:
         return {"reason": "one label value only on the images to choose a threshold on", **counts}
+    known = ~np.isnan(judged)
     value, f1 = best_threshold(judged[known] == 1, differences[name][known])
     return {"value": value, "f1_there": f1, **counts}

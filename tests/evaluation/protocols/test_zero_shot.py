@@ -152,6 +152,22 @@ def test_metrics_equal_scikit_learn_and_others_are_left_out():
         judged({"B": np.ones(2)}, {"B": np.ones(2)}, ["p", "q"])
 
 
+def test_few_patients_with_a_finding_are_named_and_have_no_interval_of_it():
+    """Four images of three patients; of other classes and of all images there are intervals."""
+    rng, patients = np.random.default_rng(1), [str(max(n, 1)) for n in range(60)]
+    truth = {"A": np.arange(60.0) < 4, "B": np.arange(60.0) % 2}
+    sides = SideScores(
+        *({name: rng.normal(size=60) + t for name, t in truth.items()} for _ in "pn")
+    )
+    found = zero_shot(sides, truth, patients, draw=Draw(100))
+    assert found.details["few_patients"] == ["A (3 with it, 56 without)"]
+    bounded = {
+        name: {r.metric for r in found.rows if r.of_class == name and r.low} for name in truth
+    }
+    assert bounded["A"] == {"accuracy", "contradiction_rate"}
+    assert bounded["B"] > bounded["A"] | {"auc", "average_precision", "balanced_accuracy"}
+
+
 def test_equal_prompt_scores_decide_for_absent():
     result = judged({"A": np.zeros(4)}, {"A": np.array([1.0, 0, 0, 0])}, list("abcd"))
     assert result["accuracy"] == 0.75
