@@ -155,6 +155,11 @@ class JointSet(PreparedSet):
                 )
         return said
 
+    @property
+    def drawn(self) -> NDArray[np.bool_]:
+        """``[n]``, the images of sets that have a weight."""
+        return np.repeat(np.array(self.weights) > 0, np.diff(self.starts))
+
     @cached_property
     def frontal(self) -> NDArray[np.bool_]:
         """``[n]``, which images count as frontal in their set."""

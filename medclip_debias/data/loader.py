@@ -59,7 +59,7 @@ class TrainingStudies:
     def of(
         cls, prepared: PreparedSet, split: str = "train", *, text: bool = True
     ) -> TrainingStudies:
-        """Studies of ``split`` with at least one image and one sentence.
+        """Studies of ``split`` with at least one image and one sentence; none of weight 0 in train.
 
         Args:
             prepared: the data.
@@ -73,7 +73,10 @@ class TrainingStudies:
             )
         images, sentences = prepared.images, prepared.sentences
         sentences = sentences[sentences["section"] != STATED]
-        places = np.flatnonzero((images["split"] == split).to_numpy())
+        chosen = (images["split"] == split).to_numpy()
+        if split == "train" and isinstance(prepared, JointSet):  # weight 0 is for evaluation alone
+            chosen = chosen & prepared.drawn
+        places = np.flatnonzero(chosen)
         rows: dict[str, list[int]] = {}
         for row, study in zip(places, images["study_id"].iloc[places], strict=True):
             rows.setdefault(study, []).append(int(row))
@@ -90,17 +93,17 @@ class TrainingStudies:
             )
         texts = sorted({sentence for study in studies for sentence in said.get(study, ())})
         number = {sentence: index for index, sentence in enumerate(texts)}
-        chosen = [np.array([number[t] for t in said.get(s, ())], dtype=np.int64) for s in studies]
-        counts = np.bincount(np.concatenate(chosen), minlength=len(texts))
+        spoken = [np.array([number[t] for t in said.get(s, ())], dtype=np.int64) for s in studies]
+        counts = np.bincount(np.concatenate(spoken), minlength=len(texts))
         found = [np.array(rows[s]) for s in studies]
         chosen_rows = (of_study[prepared.frontal[of_study]] for of_study in found)
         frontal = [f if len(f) else every for f, every in zip(chosen_rows, found, strict=True)]
         if not isinstance(prepared, JointSet):
-            return cls(texts, found, chosen, counts, frontal)
+            return cls(texts, found, spoken, counts, frontal)
         firsts = np.array([int(of_study[0]) for of_study in found])
         sets = np.searchsorted(prepared.starts, firsts, side="right") - 1
         shares = tuple(zip(prepared.names, prepared.weights, prepared.batches, strict=True))
-        return cls(texts, found, chosen, counts, frontal, sets, shares)
+        return cls(texts, found, spoken, counts, frontal, sets, shares)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -35,7 +35,7 @@ OPENING = 4
 """Pictures of either kind that the report opens with."""
 # Settings that have a sentence of their own, and those that change no number of a run.
 _IN_SENTENCES = {
-    "steps", "batch_size", "sentences_per_study", "task", "lr", "warmup_steps", "seed",
+    "steps", "batch_size", "sentences_per_study", "task", "lr", "warmup_steps", "schedule", "seed",
     "validate_every", "validate_images", "best_metric", "patience", "keep", "workers", "device",
     "log_every", "checkpoint_every", "stall_minutes", "wandb", "wandb_project",
 }  # fmt: skip
@@ -129,8 +129,7 @@ def train_sentences(train: TrainSettings, last_step: float | None = None) -> lis
         batch = "two augmentations of each image and no text"
     lines = [
         f"{train.steps:,} steps of AdamW with batches of {train.batch_size:,} studies; {batch}.",
-        f"The learning rate rises to {train.lr:g} in {train.warmup_steps:,} steps and falls"
-        f" to 0 by a cosine; seed {train.seed}.",
+        f"The learning rate {train.rate_in_words()}; seed {train.seed}.",
     ]
     if last_step is not None and last_step < train.steps:
         lines.append(f"Not finished: the last step that was logged is {last_step:,.0f}.")

@@ -185,6 +185,17 @@ class TrainSettings(Settings):
             raise ValueError("task two_view needs features.augmentations 2 or more (or 0)")
         return self
 
+    def rate_in_words(self) -> str:
+        """What the learning rate does, as the rest of a sentence."""
+        steps, warmup = self.steps, self.warmup_steps
+        if warmup > steps:
+            return (
+                f"rises to {self.lr * steps / warmup:g} in {steps:,} steps and no further: to"
+                f" {self.lr:g} it takes {warmup:,} (train.warmup_steps)"
+            )
+        then = "stays there" if self.schedule == "constant" else "falls to 0 by a cosine"
+        return f"rises to {self.lr:g} in {warmup:,} steps and {then}"
+
     @field_validator("shard_loss", "preview", "wandb", mode="before")
     @classmethod
     def _words_of_yaml(cls, value: Any) -> Any:

@@ -233,7 +233,9 @@ def _introduce(folder: RunFolder, start: int, say: Say) -> None:
     write_json(folder.out / "parameters.json", trainer.counts)
     sets = trainer.prepared.describe() if isinstance(trainer.prepared, JointSet) else []
     starts = trainer.start.sentences() if trainer.start else []
-    for sentence in [*sets, *starts, what_trains(trainer.counts), *folder.continues(start)]:
+    options = trainer.settings.train
+    rate = [f"the learning rate {options.rate_in_words()}"] * (options.warmup_steps > options.steps)
+    for sentence in [*sets, *starts, what_trains(trainer.counts), *rate, *folder.continues(start)]:
         say(sentence)
 
 

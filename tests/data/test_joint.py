@@ -157,6 +157,9 @@ def test_batches_have_the_shares_of_the_weights(reports, made):
         options = {"batch_size": 8, "sentences_per_study": 2, "input_size": 12, "seed": 1}
         return StepBatches(whole.pixels, studies, augment=AugmentSettings(), **(options | changes))
 
+    judged = joint(reports, other, weights=(1, 0))  # no part of an epoch, nor of a model's studies
+    assert len(TrainingStudies.of(judged)) == len(TrainingStudies.of(PreparedSet.open(reports)))
+    assert set(TrainingStudies.of(judged).sets) == {0}
     of_first = [studies.sets[batches().members(step)].tolist().count(0) for step in range(30)]
     assert of_first == [6] * 30
     begun, later = batches(), batches()[17]

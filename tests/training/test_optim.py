@@ -8,6 +8,7 @@ import torch
 from medclip_debias.config import ImageEncoderSettings
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.training.optim import learning_rate
+from medclip_debias.training.settings import TrainSettings
 from medclip_debias.training.step import Trainer
 
 
@@ -113,3 +114,12 @@ def test_the_learning_rate_warms_up_and_falls_as_a_cosine():
     assert rates[60] == pytest.approx(1.0)
     assert 0 < rates[-1] < 0.01
     assert learning_rate(5, peak=1.0, warmup=100, steps=10) == pytest.approx(0.06)
+
+
+def test_what_the_learning_rate_does_is_said_as_it_is():
+    """A report said of every run that it falls to 0, and of a long warm-up that it ends."""
+    short = TrainSettings(steps=1000, warmup_steps=2000, lr=1e-5).rate_in_words()
+    last = learning_rate(999, peak=1e-5, warmup=2000, steps=1000)
+    assert short.startswith(f"rises to {last:g} in 1,000 steps and no further: to 1e-05")
+    stays = TrainSettings(warmup_steps=10, schedule="constant").rate_in_words()
+    assert stays == "rises to 1e-05 in 10 steps and stays there"
