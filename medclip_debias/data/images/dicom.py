@@ -30,6 +30,8 @@ _OF_WINDOW = (
     *("WindowCenter", "WindowWidth", "VOILUTFunction"),
     *("PhotometricInterpretation", "BitsStored", "PixelRepresentation"),
 )
+_SIDES = ("PixelAspectRatio", "PixelSpacing", "ImagerPixelSpacing")
+"""Height and width of a pixel, in this order."""
 _ELEMENTS = (
     *("SOPClassUID", "Modality", "PixelData", "FloatPixelData", "DoubleFloatPixelData"),
     *("Rows", "Columns", "SamplesPerPixel", "NumberOfFrames", "PlanarConfiguration"),
@@ -37,6 +39,7 @@ _ELEMENTS = (
     *("ExtendedOffsetTable", "ExtendedOffsetTableLengths"),
     *("ModalityLUTSequence", "RescaleSlope", "RescaleIntercept", "VOILUTSequence"),
     "PresentationLUTShape",
+    *_SIDES,
     *_OF_WINDOW,
 )
 _RADIOGRAPHS = (  # storage classes of radiographs
@@ -54,6 +57,8 @@ NO_HIGH_BIT = "HighBit is missing"
 """As in one in twenty files of CheXpert Plus; BitsStored - 1 is the one value that agrees."""
 TWO_POLARITIES = "PresentationLUTShape and PhotometricInterpretation contradict each other"
 """The latter counts (PS3.3, C.7.6.3.1.2 and C.11.6): the film may be shown as its negative."""
+NOT_SQUARE = "its pixels are not square (PixelAspectRatio or a spacing says so)"
+"""It is not stretched: boxes and maps are counted in its rows and columns."""
 
 _STORAGE = "1.2.840.10008.5.1.4.1.1."  # all standard storage classes; vendors have their own
 _MODALITIES = frozenset(("CR", "DX", "DR", "RG", "RF", "XR", "XC", "OT", "SC", "HC"))
@@ -105,9 +110,13 @@ def read_dicom(path: Path, content: bytes, window: WindowPolicy) -> Radiograph:
                 f" ({type(error).__name__}); copy it again."
             ) from error
     inverted = _photometric(dataset) == "MONOCHROME1"
-    mended = NO_HIGH_BIT if dataset.get("HighBit") in (None, "") else ""
-    if dataset.get("PresentationLUTShape") == ("IDENTITY" if inverted else "INVERSE"):
-        mended = mended or TWO_POLARITIES
+    other = "IDENTITY" if inverted else "INVERSE"
+    odd = {
+        NO_HIGH_BIT: dataset.get("HighBit") in (None, ""),
+        TWO_POLARITIES: dataset.get("PresentationLUTShape") == other,
+        NOT_SQUARE: any(_not_square(dataset, name) for name in _SIDES),
+    }
+    mended = next((what for what, found in odd.items() if found), "")
     return Radiograph(codes, values, inverted, padding, mended)
 
 
@@ -141,6 +150,14 @@ def _check_bare(path: Path, dataset: Any) -> None:
     if len(dataset.PixelData) not in (needed, needed + needed % 2):
         raise _misfit(path)
     dataset.file_meta.TransferSyntaxUID = UID(_IMPLICIT_LITTLE if implicit else _EXPLICIT_LITTLE)
+
+
+def _not_square(dataset: Any, name: str) -> bool:
+    try:
+        height, width = map(float, dataset.get(name) or (1, 1))
+        return not 0.99 < height / width < 1.01
+    except (TypeError, ValueError, ZeroDivisionError):  # it says nothing that can be used
+        return False
 
 
 def _photometric(dataset: Any) -> str:

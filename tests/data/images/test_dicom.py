@@ -25,7 +25,7 @@ from pydicom.uid import (
 
 from lossless_jpeg import lossless_jpeg
 from medclip_debias.data.images import elements, read_image, read_radiograph
-from medclip_debias.data.images.dicom import NO_HIGH_BIT, TWO_POLARITIES
+from medclip_debias.data.images.dicom import NO_HIGH_BIT, NOT_SQUARE, TWO_POLARITIES
 from medclip_debias.data.images.headers import view_position
 from medclip_debias.errors import UserError
 
@@ -122,6 +122,9 @@ class TestStoredValues:
             (2, {"PresentationLUTShape": "INVERSE"}, TWO_POLARITIES),
             (1, {"PresentationLUTShape": "INVERSE"}, ""),
             (1, {"PresentationLUTShape": "IDENTITY"}, TWO_POLARITIES),
+            (2, {"PixelAspectRatio": ["2", "1"]}, NOT_SQUARE),
+            (2, {"ImagerPixelSpacing": ["0.2", "0.1"]}, NOT_SQUARE),
+            (2, {"PixelAspectRatio": ["7", "7"], "PixelSpacing": ["0", "0"]}, ""),
         ],
     )
     def test_a_header_that_lacks_one_thing_is_mended_and_said(
