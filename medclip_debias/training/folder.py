@@ -25,6 +25,7 @@ from medclip_debias.files import (
     write_text,
 )
 from medclip_debias.language.masked_lm import language_model_hash
+from medclip_debias.losses.samples import SampleTable
 from medclip_debias.models.checkpoint import load_strictly
 from medclip_debias.settings_files import load_yaml
 from medclip_debias.training.checkpoint import (
@@ -76,6 +77,7 @@ class RunFolder:
         identity: the settings of the run and the hashes of what it starts from.
         settings: `identity` by dotted key, as checkpoints carry it.
         plans: what `EXTENDED` was before each time that the run was continued.
+        earlier_data: hashes of the data that earlier steps learned from, where it was another.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -98,6 +100,7 @@ class RunFolder:
         }
         self.settings = _flat(self.identity)
         self.plans: list[dict[str, Any]] = []
+        self.earlier_data: list[str] = []
 
     def open(
         self,
@@ -121,6 +124,14 @@ class RunFolder:
             self._check_same(before, longer=longer, allow_changed_data=allow_changed_data)
             self.plans = list(newest[1].get("plans", []))
             self._note_plan({name: before.get(name) for name in EXTENDED})
+            self.earlier_data = list(newest[1].get("earlier_data", []))
+            if before.get(_DATA) != self.settings[_DATA]:
+                self.earlier_data.append(before[_DATA])
+                if any(isinstance(m, SampleTable) for m in self.trainer.objective.modules()):
+                    warn(
+                        f"{self.out}: its loss keeps numbers of each study by its place in the set;"
+                        " in the changed data they may be another study's (--fresh starts over)."
+                    )
         elif not fresh and (self.out / _FINISHED).is_file():
             raise UserError(
                 f"{self.out}: holds a finished run whose checkpoints are gone, and its model would "
@@ -228,6 +239,7 @@ class RunFolder:
         """Write a checkpoint; of the best weights, keep those of the two last checkpoints."""
         content = self.trainer.state() | state.content()
         content |= {"settings": self.settings, "plans": self.plans}
+        content["earlier_data"] = self.earlier_data
         save_checkpoint(self.checkpoints, step, content)
         drop_best(self.checkpoints, keep={state.best.step, state.best_at_checkpoint})
         state.best_at_checkpoint = state.best.step
@@ -283,6 +295,8 @@ class RunFolder:
             provenance["best_step"] = int(content["step"])
         if self.plans:
             provenance["continued"] = self.plans
+        if self.earlier_data:
+            provenance["earlier_data_hashes"] = self.earlier_data
         model.prompts, model.provenance = default_prompts(), provenance
         model.eval()
         sentence = f"{folder}: the model cannot be written; free some space, then run the same"

@@ -18,7 +18,7 @@ from medclip_debias.training import lock
 from medclip_debias.training.checkpoint import checkpoints
 from medclip_debias.training.lock import NAME, holder_of, locked
 from medclip_debias.training.train import train
-from tests.training.conftest import flip, fork, train_until, wait_until
+from tests.training.conftest import LOSS, flip, fork, train_until, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -115,6 +115,22 @@ def test_changed_data_is_refused_unless_forced_and_half_changed_data_always(fini
     with pytest.raises(UserError, match=r"images\.bin: was changed under an unchanged meta\.json"):
         train(begun, allow_changed_data=True)
     assert not begun.out.exists()
+
+
+def test_what_was_learned_of_other_data_is_said(run, tmp_path):
+    """The model's provenance named the data of the last steps alone."""
+    begun = run(steps=4, checkpoint_every=2, loss=LOSS)
+    train_until(begun, 2)
+    copy = tmp_path / "changed"
+    shutil.copytree(begun.prepared, copy)
+    meta = json.loads((copy / "meta.json").read_text())
+    (copy / "meta.json").write_text(json.dumps(meta | {"content_hash": "0" * 64}))
+    warnings = []
+    changed = begun.model_copy(update={"prepared": copy})
+    model = train(changed, allow_changed_data=True, warn=warnings.append).model
+    assert "numbers of each study by its place" in warnings[0]
+    provenance = json.loads((model / "config.json").read_text())["provenance"]
+    assert provenance["earlier_data_hashes"] == [meta["content_hash"]]
 
 
 # ------------------------------------------------------------------- one run at a time
