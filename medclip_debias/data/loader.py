@@ -143,17 +143,12 @@ class Batch:
         return replace(self, **{name: value.pin_memory() for name, value in held.items()})
 
     def split(self, parts: int) -> list[Batch]:
-        """Cut into ``parts`` batches of equally many studies, in order.
+        """Cut into ``parts`` batches of equally many studies, in order; the parts divide them.
 
         The images of a study, its sentences, and both views of an image stay together.
         """
         firsts = self.studies[: len(self.studies) // 2] if self.two_view else self.studies
         counts = torch.unique_consecutive(firsts, return_counts=True)[1]
-        if parts < 1 or len(counts) % parts:
-            raise UserError(
-                f"a batch of {len(counts)} studies cannot be cut into {parts} equal parts; choose "
-                "a number of parts that divides it."
-            )
         ends = counts.cumsum(0)[len(counts) // parts - 1 :: len(counts) // parts].tolist()
         return [self._part(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
@@ -246,7 +241,7 @@ class StepBatches:
         views_per_study: most images of a study.
         two_view: instead two augmentations of one image of each study, and no sentences.
         rank: this process, counted from 0.
-        world: number of processes, each with ``batch_size / world`` studies.
+        world: number of processes, each with ``batch_size / world`` studies, a whole number.
         augmentations: how many augmentations of each image there are, one of which (for two views,
             two) is taken at random; 0 augments anew in every step.
 
@@ -276,13 +271,6 @@ class StepBatches:
                 f"setting 'train.batch_size' is {batch_size}, but only {len(studies)} studies can "
                 "be trained on; make it smaller."
             )
-        if batch_size % world:
-            raise UserError(
-                f"setting 'train.batch_size' is {batch_size}, which {world} processes cannot share "
-                f"evenly; make it a multiple of {world}."
-            )
-        if not 0 <= rank < world:
-            raise ValueError(f"rank {rank} is not one of {world} processes")
         if two_view and views_per_study > 1:
             raise UserError(
                 f"setting 'train.views_per_study' is {views_per_study}, but two augmented views "

@@ -304,11 +304,7 @@ class TestShares:
             assert pixels.read
             assert pixels.read <= owned
 
-    def test_that_cannot_be_even_are_an_error(self):
-        with pytest.raises(UserError, match=r"batch_size' is 5, which 2 processes"):
-            batches(rank=0, world=2)
-        with pytest.raises(UserError, match="6 studies cannot be cut into 4"):
-            batches(batch_size=6, views_per_study=3)[0].split(4)
+    def test_of_two_views_of_several_images_are_an_error(self):
         with pytest.raises(UserError, match=r"views_per_study' is 2"):
             batches(two_view=True, views_per_study=2)
 

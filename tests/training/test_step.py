@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from medclip_debias.config import SimilaritySettings
-from medclip_debias.errors import ReportedWarning
+from medclip_debias.errors import ReportedWarning, UserError
 from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.clip import InfoNCE
 from medclip_debias.losses.distributed import Ranks
@@ -203,6 +203,11 @@ def test_the_loss_is_shared_where_it_is_large_and_the_objective_allows_it(run):
     assert not shares_loss(large, sogclr, two, "x")
     with pytest.warns(ReportedWarning, match="'sogclr' looks at more"):
         assert not shares_loss(plain.model_copy(update={"shard_loss": "on"}), sogclr, two, "x")
+
+
+def test_a_batch_that_processes_cannot_share_evenly_is_refused(run):
+    with pytest.raises(UserError, match=r"3 processes, each with 2 .* make it a multiple of 6"):
+        Trainer(run(batch_size=8, accumulate=2), ranks=Ranks(0, 3))
 
 
 def test_the_moving_average_is_the_closed_form(run):
