@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from bad_inputs.case import cases
 from bad_inputs.world import World
 
@@ -23,6 +25,14 @@ def _lexicon(world: World, text: str) -> list[str]:
     return ["claims", str(world.copy("prepared")), "--lexicon", str(path)]
 
 
+def _spanish(world: World) -> list[str]:
+    prepared = world.copy("prepared")
+    meta = json.loads((prepared / "meta.json").read_text())
+    (prepared / "meta.json").write_text(json.dumps(meta | {"languages": {"es": 3}}))
+    return ["claims", str(prepared)]
+
+
+cases(AREA, _spanish, {"a set of Spanish reports": {}})
 cases(
     AREA,
     _table,

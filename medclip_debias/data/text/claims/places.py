@@ -100,7 +100,9 @@ def list_before(clause: Sequence[Item], cue: int) -> list[int]:
     joined = clause[cue].words[0] in _PLURAL
     for i in range(cue - 1, -1, -1):
         item = clause[i]
-        if item.has("affirmed", "negation_after", "uncertainty_after"):
+        # "The nodule seen on the prior study is not seen": the first "seen" says which nodule.
+        which = item.has("affirmed") and len(item.words) == 1 and not listed
+        if item.has("affirmed", "negation_after", "uncertainty_after") and not which:
             break
         if is_noun(item) or item.has("state"):
             listed.append(i)

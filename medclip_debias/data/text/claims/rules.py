@@ -18,7 +18,7 @@ from medclip_debias.data.text.claims.places import (
 )
 from medclip_debias.data.text.claims.scan import Item, Scanner
 
-PARSER = "rules-2"
+PARSER = "rules-3"
 """Name of this parser; a change of what it reads changes the name."""
 
 
@@ -225,20 +225,35 @@ def _scopes(clause: Sequence[Item]) -> list[Scope]:
         if "normal" in item.kinds.get("state", ()) and not scopes[i].denied:
             for j in _subjects(clause, i):
                 scopes[j].denied = True
-        ahead = item.has("uncertainty_before", "uncertainty_list") and any(
-            map(is_noun, clause[i + 1 :])
+        doubts = item.has("uncertainty_before", "uncertainty_list", "uncertainty_here")
+        doubted = item.has("uncertainty_after") and not (
+            doubts and any(map(is_noun, clause[i + 1 :]))
         )
-        if item.has("negation_after", "uncertainty_after") and not ahead:
-            for j in list_before(clause, i):
-                scopes[j].unsure = scopes[j].unsure or item.has("uncertainty_after")
-                scopes[j].denied = scopes[j].denied or item.has("negation_after")
+        denies = item.has("negation_after") or (item.text == "no" and item is clause[-1])
+        denies = denies and not _of_another_image(clause[i + 1 :])
+        for j in list_before(clause, i) if doubted or denies else ():
+            scopes[j].unsure = scopes[j].unsure or doubted
+            scopes[j].denied = scopes[j].denied or denies
         if "resolved" in item.kinds.get("change", ()):
             for j in list_before(clause, i):
                 scopes[j].denied = scopes[j].denied or clause[j].has("state")
         if item.has("alternative") or item.text in ("or", "/"):
-            for j in _neighbours(clause, i):
+            neighbours = _neighbours(clause, i)
+            # "Atelectasis versus contusion": the lexicon need not know both.
+            alone = item.has("alternative") and item.text != "and or"
+            for j in neighbours if alone or len(neighbours) == 2 else ():
                 scopes[j].unsure = scopes[j].unsure or not scopes[j].denied
     return scopes
+
+
+_OTHER_IMAGES = ("prior", "previous", "previously", "earlier", "before", "comparison", "lateral")
+_SKIPPED = ("on", "in", "at", "from", "the", "any", "most", "recent")
+
+
+def _of_another_image(following: Sequence[Item]) -> bool:
+    """Whether what is not seen is not seen there: "a nodule, not seen on the prior study"."""
+    words = (word for item in following for word in item.words if word not in _SKIPPED)
+    return next(words, "") in _OTHER_IMAGES
 
 
 def _only_of_a_place(clause: Sequence[Item], comma: int) -> bool:
@@ -262,6 +277,7 @@ def _attributive(clause: Sequence[Item], i: int) -> bool:
 def _after_join(clause: Sequence[Item], i: int, now: Scope) -> Scope:
     """Whether a scope goes on behind "and", "or" or a comma."""
     or_like = clause[i].text in ("or", "nor", "/")
+    begins = i + 1 < len(clause) and clause[i + 1].words[0] in ("the", "this", "these")
     listed = any(item.text in ("or", "nor", "/") for item in clause[i + 1 :])
     ahead: list[Item] = []
     for item in clause[i + 1 :]:
@@ -273,6 +289,8 @@ def _after_join(clause: Sequence[Item], i: int, now: Scope) -> Scope:
         return _after_doubt(ahead, now, or_like, clause[i].has("comma"), listed)
     if not now.denied or or_like:
         return now
+    if clause[i].has("comma") and begins and not listed:
+        return Scope()  # "without a pneumothorax, the chest tube was removed"
     has_noun = any(is_noun(item) for item in ahead)
     if any(item.has("structure") for item in ahead) and not has_noun:
         abnormal = any("abnormal" in item.kinds.get("state", ()) for item in clause[i + 1 :])
@@ -322,16 +340,18 @@ def _subjects(clause: Sequence[Item], i: int) -> list[int]:
 
 
 def _neighbours(clause: Sequence[Item], i: int) -> list[int]:
-    """The findings directly before and behind an "or", if only modifiers stand between."""
+    """The findings directly before and behind an "or", where only modifiers stand between."""
     neighbours = []
     for way in (range(i - 1, -1, -1), range(i + 1, len(clause))):
         for j in way:
             if is_noun(clause[j]):
                 neighbours.append(j)
                 break
-            if clause[j].has("comma", "joins", "verbs", "structure") and not clause[j].claimed:
+            if clause[j].text == "with" or (
+                clause[j].has("comma", "joins", "verbs", "structure") and not clause[j].claimed
+            ):
                 break
-    return neighbours if len(neighbours) == 2 else []
+    return neighbours
 
 
 def _sided(where: Sequence[Place], scope: Scope) -> list[Place]:

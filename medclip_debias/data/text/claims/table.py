@@ -21,7 +21,7 @@ from medclip_debias.data.executor import chunks, map_pieces
 from medclip_debias.data.sources.tables import read_table
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.claims.claim import FIELDS, Claim, Parsed
-from medclip_debias.data.text.claims.lexicon import Lexicon, load_lexicon
+from medclip_debias.data.text.claims.lexicon import PACKAGED, Lexicon, load_lexicon
 from medclip_debias.data.text.claims.rules import RuleParser
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.files import atomic_file
@@ -206,6 +206,13 @@ def claim_set(
     words = load_lexicon(lexicon)
     if table is not None:
         return import_claims(prepared, table, words)
+    languages = prepared.meta.get("languages", {})
+    others = sum(reports for code, reports in languages.items() if code != "en")
+    if others and (words.base or words.name in PACKAGED):
+        raise UserError(
+            f"{folder}: {others:,} of its reports are not in English, and the lexicon is English;"
+            " give the claims of another program with --table, or a --lexicon without a base."
+        )
     return write_claims(prepared, RuleParser(words), progress, cluster)
 
 

@@ -57,6 +57,21 @@ JUDGED = {
     "The heart is not enlarged.": ["-cardiomegaly"],
     "Right pleural effusion without pneumothorax.": ["+pleural_effusion right", "-pneumothorax"],
     "Interval removal of the right PICC line.": ["-central_line right"],
+    "Pneumothorax: No.": ["-pneumothorax"],
+    "The pneumonia seen on the prior study is no longer seen.": ["-pneumonia"],
+    "Without a pneumothorax, the chest tube remains.": ["-pneumothorax", "+chest_tube"],
+    "No tension pneumothorax.": ["-pneumothorax severe"],
+    "Cardiomediastinal and hilar contours are normal.": denied(
+        [
+            *("cardiomegaly", "enlarged_cardiomediastinum", "enlarged_hilum"),
+            "wide_mediastinum",
+        ]
+    ),
+    # not seen, but on another image
+    "There is a 9 mm nodule, not seen on prior exams.": ["+nodule"],
+    "Left effusion which was not present on the previous study.": ["+pleural_effusion left"],
+    "Basal opacity not clearly seen on the lateral view.": ["+opacity lower"],
+    "A nodule is not seen on frontal or lateral views.": ["-nodule"],
     # what looks like a negation
     "No change in left effusion.": ["+pleural_effusion left stable"],
     "No increase in the small right effusion.": ["+pleural_effusion right mild stable"],
@@ -78,6 +93,14 @@ JUDGED = {
         "+?atelectasis",
         "+?pneumonia right lower",
     ],
+    "Atelectasis versus contusion.": ["+?atelectasis"],
+    "Atelectasis, less likely pneumonia.": ["+atelectasis", "+?pneumonia"],
+    "Pneumonia is less likely.": ["+?pneumonia"],
+    "Atelectasis is favored over pneumonia.": ["+?atelectasis", "+?pneumonia"],
+    "Pneumonia?": ["+?pneumonia"],
+    "Small effusion, if any.": ["+?pleural_effusion mild"],
+    "Tiny, if any, left effusion.": ["+?pleural_effusion left"],
+    "Low lung volumes accentuate the heart size.": ["+low_lung_volume", "+?cardiomegaly"],
     "Borderline cardiomegaly.": ["+?cardiomegaly"],
     "The heart size is borderline.": ["+?cardiomegaly"],
     "Borderline heart size.": ["+?cardiomegaly"],
@@ -86,6 +109,7 @@ JUDGED = {
     "Right pleural effusion has resolved.": ["-pleural_effusion right resolved"],
     "Previously seen pneumothorax has resolved.": ["-pneumothorax resolved"],
     "Interval resolution of left effusion.": ["-pleural_effusion left resolved"],
+    "Near-complete resolution of left effusion.": ["+pleural_effusion left decreased"],
     "Cardiomegaly and small effusions are unchanged.": [
         "+cardiomegaly stable",
         "+pleural_effusion mild stable",
@@ -172,6 +196,9 @@ JUDGED = {
     "The heart size is stable.": [],
     "Evaluate for pneumonia.": [],
     "History of pneumothorax.": [],
+    "R/O pneumonia.": [],
+    "Medical history significant for COPD.": [],
+    "Repeat to ensure that there is no underlying mass.": [],
     "Please note that fractures may not be demonstrated.": [],
     "PA and lateral views of the chest.": [],
     # a letter wrong

@@ -31,7 +31,7 @@ def test_the_verb_stores_the_claims_of_every_sentence(folder, capsys):
     assert counts["sentences"] == len(prepared.texts)
     assert counts["with_claims"] + counts["without_claims"] == counts["sentences"]
     assert counts["claims"] == sum(map(len, table.claims)) == len(pd.read_parquet(folder / FILE))
-    assert table.meta["parser"] == "rules-2"
+    assert table.meta["parser"] == "rules-3"
     assert table.lexicon.hash == parser.lexicon.hash
     before = (folder / FILE).read_bytes()
     assert run(["claims", str(folder), "--lexicon", "phantom"]) == 0
