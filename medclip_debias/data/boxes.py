@@ -53,19 +53,21 @@ def fit_boxes(
     in_pixels = annotated is not None and annotated != RELATIVE
     if annotated is not None and in_pixels and not same_shape(annotated, actual):
         return Fitted([], other_shape=True)
-    size = annotated or actual
+    (width, height), size = actual, annotated or actual
+    scale_x, scale_y = width / size[0], height / size[1]
     found: list[list[float]] = []
     flat = outside = clipped = 0
-    for box in boxes:
-        if not (box[2] > 0 and box[3] > 0):
+    for x, y, w, h in boxes:
+        if not (w > 0 and h > 0):
             flat += 1
             continue
-        inside = scale_boxes([box], annotated, actual)
-        outside += not inside
-        x, y, w, h = box
-        leaves = x < 0 or y < 0 or x + w > size[0] + 1e-6 or y + h > size[1] + 1e-6
-        clipped += bool(inside) and leaves
-        found += inside
+        left, right = (min(max(value * scale_x, 0.0), width) for value in (x, x + w))
+        top, bottom = (min(max(value * scale_y, 0.0), height) for value in (y, y + h))
+        if right > left and bottom > top:
+            found.append([left, top, right - left, bottom - top])
+            clipped += x < 0 or y < 0 or x + w > size[0] + 1e-6 or y + h > size[1] + 1e-6
+        else:
+            outside += 1
     return Fitted(found, flat, outside, clipped, in_pixels and annotated != actual)
 
 
@@ -100,26 +102,3 @@ def same_shape(annotated: tuple[int, int], actual: tuple[int, int]) -> bool:
         return True
     # A pixel, to which the sides of the smaller one were rounded, is more than 1% of a thumbnail.
     return abs(a - c * b / d) <= 1 or abs(b - d * a / c) <= 1
-
-
-def scale_boxes(
-    boxes: Iterable[Box], annotated: tuple[int, int] | None, actual: tuple[int, int]
-) -> list[list[float]]:
-    """Scale boxes to the actual image and clip them to it; boxes outside are dropped.
-
-    Args:
-        boxes: in pixels of the annotated image.
-        annotated: its width and height; ``None`` means that of the actual image.
-        actual: width and height of the image at hand.
-    """
-    width, height = actual
-    scale_x, scale_y = (1.0, 1.0)
-    if annotated is not None:
-        scale_x, scale_y = width / annotated[0], height / annotated[1]
-    result = []
-    for x, y, w, h in boxes:
-        left, right = (min(max(value * scale_x, 0.0), width) for value in (x, x + w))
-        top, bottom = (min(max(value * scale_y, 0.0), height) for value in (y, y + h))
-        if right > left and bottom > top:
-            result.append([left, top, right - left, bottom - top])
-    return result

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from medclip_debias.config import PrepareSettings
-from medclip_debias.data.boxes import same_shape, scale_boxes
+from medclip_debias.data.boxes import fit_boxes, same_shape
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.records import RELATIVE, Source
 from medclip_debias.data.sources.detect import detect
@@ -116,7 +116,7 @@ def test_boxes_are_those_that_were_drawn_to_a_billionth_of_a_pixel(kind, tree):
         size = sizes[phrase.image_id]
         known = phrase.annotated_size in (None, RELATIVE)
         assert known or same_shape(phrase.annotated_size, size)
-        boxes = scale_boxes(phrase.boxes, phrase.annotated_size, size)
+        boxes = fit_boxes(phrase.boxes, phrase.annotated_size, size).boxes
         found.setdefault(phrase.image_id, []).extend(tuple(box) for box in boxes)
     assert sorted(found) == sorted(expected)
     for image, boxes in found.items():
