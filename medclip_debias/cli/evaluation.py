@@ -79,7 +79,7 @@ def evaluate(
     from medclip_debias.evaluation.options import EvaluationOptions, read_options
 
     chosen = read_options(options) if options else EvaluationOptions()
-    content = chosen.model_dump() | given(preset=preset, method=method)
+    content = chosen.model_dump(exclude_unset=True) | given(preset=preset, method=method)
     chosen = validate(EvaluationOptions, content, "the command line")
     say_if_training(out, model.parent)
     with progress("Images") as advance:
@@ -263,6 +263,9 @@ def calibrate(
     )
     for name, why in calibration.skipped.items():
         note(f"{name}: {why.reason} ({why.positive} with, {why.negative} without); left out.")
+    for what, count in calibration.source.items():
+        if isinstance(count, int) and count and what != "rows":
+            note(f"left aside: {what.replace('_', ' ')}: {count}.")
     for sentence in calibration.warnings:
         common.warn(sentence)
     shown = {name: calibration.described(name) for name in calibration.classes}

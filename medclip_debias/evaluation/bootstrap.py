@@ -113,6 +113,13 @@ def numbered(patients: Sequence[str]) -> tuple[int, NDArray[np.intp]]:
     return len(names), owner
 
 
+def too_few(positive: ArrayLike, patients: ArrayLike) -> tuple[int, int] | None:
+    """How many patients have the finding, and how many not; None for `FEWEST` of both or more."""
+    labels, names = np.asarray(positive, dtype=bool), np.asarray(patients, dtype=object)
+    counts = len(set(names[labels])), len(set(names[~labels]))
+    return counts if min(counts) < FEWEST else None
+
+
 def resample_weights(
     patients: Sequence[str], resamples: int, seed: int, block: int = 100
 ) -> Iterator[Floats]:

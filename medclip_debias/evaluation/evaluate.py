@@ -349,7 +349,14 @@ def measure(
             "Undefined without one of the patients, as an AUC without its only positive, and so"
             f" without an interval: {', '.join(unknown)}."
         )
-    few = content.details("zero_shot").get("few_patients")
+    zero = content.details("zero_shot")
+    decided = zero.get("decisions") or {}
+    if (decided.get("data_hash"), decided.get("split")) == (data.content_hash, request.split):
+        content["notes"].append(
+            f"The calibration was made on images of the split '{request.split}' of this set, which"
+            " is judged: where they are the same images, what is said of decisions is too good."
+        )
+    few = zero.get("few_patients")
     if few and draw.resamples:
         content["notes"].append(
             f"Fewer than {FEWEST} patients with the finding, or without it: {', '.join(few)}. Its"

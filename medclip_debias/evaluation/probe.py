@@ -23,7 +23,7 @@ from medclip_debias.config import Settings
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.layout import STUDY_COLUMNS
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.bootstrap import weighted_auc
+from medclip_debias.evaluation.bootstrap import too_few, weighted_auc
 from medclip_debias.evaluation.encoding import Network, Progress, row_scores
 from medclip_debias.evaluation.evaluate import plain
 from medclip_debias.evaluation.label_table import study_labels
@@ -375,10 +375,11 @@ def linear_probe(train: Floats, labels: Floats, test: Floats, cost: float = 1.0)
 def auc_with_interval(
     scores: Floats, labels: Floats, patients: Sequence[str], draw: Draw
 ) -> dict[str, Any]:
-    """AUC and its bootstrap interval over patients."""
+    """AUC and its bootstrap interval over patients; none of `too_few`."""
     positive = labels == 1
     area = draw.estimates(lambda w: {"auc": weighted_auc(positive, scores, w)}, patients)["auc"]
-    return {"auc": area.value, "interval": area.interval}
+    interval = None if too_few(positive, patients) else area.interval
+    return {"auc": area.value, "interval": interval}
 
 
 # --------------------------------------------------------------------- false negatives

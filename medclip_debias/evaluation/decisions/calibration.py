@@ -58,13 +58,15 @@ class FittedClass(Settings):
     """One class: how scores become log-odds, and the scores that it was fitted to.
 
     ``map`` goes from score to log-odds at `prevalence`; ``positive`` and ``negative`` are scores of
-    the images with and without the finding, from low to high; ``target`` is the prevalence that
-    probabilities are for, None for that of the fit.
+    the images with and without the finding, from low to high, ``left_out`` how many others have
+    neither label; ``target`` is the prevalence that probabilities are for, None for that of the
+    fit.
     """
 
     map: ScoreMap
     positive: tuple[float, ...] = Field(min_length=1)
     negative: tuple[float, ...] = Field(min_length=1)
+    left_out: int = Field(0, ge=0)
     target: float | None = Field(None, gt=0, lt=1)
 
     @property
@@ -124,6 +126,7 @@ class Calibration(Settings):
         conformal: what the coverage is kept among.
         classes: per class.
         skipped: classes that could not be fitted, and why.
+        source: where the labels are from, and how many images and rows of it were left aside.
         unsaid: prompts that the model's training text does not say, as far as it is known.
     """
 
@@ -137,6 +140,7 @@ class Calibration(Settings):
     conformal: Conformal = "class_conditional"
     classes: dict[str, FittedClass] = Field(min_length=1)
     skipped: dict[str, Skipped] = Field({})
+    source: dict[str, str | int] = Field({})
     unsaid: tuple[str, ...] = ()
 
     @field_validator("classes")
@@ -189,6 +193,7 @@ class Calibration(Settings):
         """What a terminal should show of a class."""
         fitted = self.classes[name]
         counts = {"positive": len(fitted.positive), "negative": len(fitted.negative)}
+        counts["left_out"] = fitted.left_out
         given = {} if fitted.target is None else {"used_at": fitted.target}
         return counts | {"prevalence": fitted.prevalence} | given
 
@@ -247,6 +252,7 @@ def fit_classes(
             map=score_map,
             positive=tuple(positive.tolist()),
             negative=tuple(negative.tolist()),
+            left_out=len(scores) - len(truth),
             target=(prevalence or {}).get(name),
         )
     return classes, skipped
@@ -327,6 +333,8 @@ def calibrate(
     judged = {name: policy.apply(np.asarray(v, np.float64)) for name, v in of_images.values.items()}
     differences = prompt_differences(scores, asked)
     fitted, skipped = fit_classes(options.method, differences, judged, prevalence)
+    for name, why in (of_images.mapped.not_judged if of_images.mapped else {}).items():
+        skipped[name] = Skipped(reason=why, positive=0, negative=0)
     if not fitted:
         reasons = "; ".join(f"{name}: {why.reason}" for name, why in skipped.items())
         raise UserError(f"{prepared}: no class can be calibrated ({reasons}).")
@@ -340,6 +348,7 @@ def calibrate(
         conformal=options.conformal,
         classes=fitted,
         skipped=skipped,
+        source=of_images.source,
         unsaid=unsaid_prompts(model.provenance, asked.texts, data) or (),
     )
     calibration.write(Path(out))

@@ -45,6 +45,11 @@ def read_calibration(
     calibration = Calibration.read(options.calibration)
     calibration.check(where, model_hash, prompts)
     calibration.asked(options.prevalence)
+    if "method" in options.model_fields_set and options.method != calibration.method:
+        raise UserError(
+            f"{where}: was fitted by '{calibration.method}', and the option method asks for"
+            f" '{options.method}'; leave it out, or calibrate again by it."
+        )
     if offsets != "none":
         raise UserError(
             f"{where}: is of scores without offsets; leave the option offsets at 'none'."
@@ -67,7 +72,8 @@ def decide(
 
     Differences are positive minus negative score of each image; truth is 1, 0 or NaN, and its
     classes are measured. Without ``calibration`` the ``validation`` is fitted to: differences and
-    labels of other images, or why there are none. ``scale`` brings the model's own scores to
+    labels of other images, or why there are none; with one its sets of answers are measured, but
+    for what the options say of them. ``scale`` brings the model's own scores to
     log-odds. Rows are `MEANS` over the classes and the metrics of each; details as docs/results.md
     has them.
     """
@@ -76,6 +82,8 @@ def decide(
         classes, unfitted = dict(calibration.classes), dict(calibration.skipped)
         about = {"method": calibration.method, "split": calibration.split}
         about["data_hash"] = calibration.data_hash
+        own = calibration.model_dump(include={"coverage", "conformal"} - options.model_fields_set)
+        options = options.model_copy(update=own)
     elif isinstance(validation, str):
         reason = f"no images to calibrate on: {validation}"
         return Measured([], {"method": options.method, "reason": reason})

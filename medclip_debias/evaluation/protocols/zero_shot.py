@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from medclip_debias.data.label_maps import maps_for
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.errors import UserError
-from medclip_debias.evaluation.bootstrap import FEWEST, Statistics, weighted_auc, weighted_mean
+from medclip_debias.evaluation.bootstrap import Statistics, too_few, weighted_auc, weighted_mean
 from medclip_debias.evaluation.catalogue import CHANCE
 from medclip_debias.evaluation.decisions.measure import decide, read_calibration
 from medclip_debias.evaluation.label_table import (
@@ -412,8 +412,8 @@ def zero_shot(
     """Metrics per class and their means over the classes that have them, with intervals.
 
     Details are ``classes`` (counts, ``threshold`` and ``reliability``), ``refused`` (classes with
-    one label value only, with their counts), and ``few_patients`` (classes of fewer than `FEWEST`
-    with or without the finding, of which only shares of all images have intervals).
+    one label value only, with their counts), and ``few_patients`` (classes that are `too_few`, of
+    which only shares of all images have intervals).
     """
     policy = policy or LabelPolicy()
     truth: dict[str, Floats] = {}
@@ -455,10 +455,8 @@ def zero_shot(
         known = ~np.isnan(judged)
         positive, values = judged[known] == 1, sides.differences[name][known]
         rows = estimates.rows(f"{name}/", n=len(positive), fewer=every, of_class=name)
-        halves = (np.asarray(patients, dtype=object)[judged == value] for value in (1, 0))
-        having = [len(set(half)) for half in halves]
-        if min(having) < FEWEST:  # no interval for what rests on both halves
-            few.append(f"{name} ({having[0]} with it, {having[1]} without)")
+        if rare := too_few(positive, np.asarray(patients, dtype=object)[known]):
+            few.append(f"{name} ({rare[0]} with it, {rare[1]} without)")
             of_all = "accuracy", CONTRADICTION
             rows = [r if r.metric in of_all else r._replace(low=None, high=None) for r in rows]
         measured += rows

@@ -62,6 +62,37 @@ def test_a_calibration_is_made_and_used_on_other_images(world, capsys):
 
 
 @pytest.mark.usefixtures("only_zero_shot")
+def test_what_a_calibration_leaves_aside_is_counted_and_its_own_sets_are_measured(
+    world, capsys, tmp_path
+):
+    folder, given = world
+    images = PreparedSet.open(given[1]).images
+    there = images.loc[images["split"] == "validate", "image_id"].tolist()
+    table = pd.read_csv(folder / "labels.csv").astype({"Edema": "Int64"}).drop(columns="Pneumonia")
+    table.loc[table["image_id"] == there[0], "Edema"] = pd.NA
+    table[table["image_id"] != there[1]].to_csv(tmp_path / "labels.csv", index=False)
+    rules = "classes: {Edema: Edema}\nleft_out: {nobody looked: [Pneumonia]}\n"
+    (tmp_path / "mine.yaml").write_text(rules)
+    path = tmp_path / "c.json"
+    given = [*given[:2], "--labels", str(tmp_path / "labels.csv")]
+    words = ["calibrate", *given, "--out", str(path), "--label-map", str(tmp_path / "mine.yaml")]
+    assert run([*words, "--set", "coverage=0.8", "--set", "conformal=marginal"]) == 0
+    said = capsys.readouterr()
+    assert "Edema.left_out: 1" in said.out
+    assert "left aside: images not listed: 1." in said.err
+    assert "Pneumonia: nobody looked" in said.err
+    judging = ["evaluate", *given, "--out", str(tmp_path / "out"), "--split", "validate"]
+    assert run([*judging, *options(tmp_path, calibration=str(path))]) == 0
+    content = read_results(tmp_path / "out" / "results.json")
+    decided = content.details("zero_shot")["decisions"]
+    assert (decided["coverage_asked"], decided["conformal"]) == (0.8, "marginal")
+    assert any("made on images of the split 'validate' of this" in n for n in content["notes"])
+    capsys.readouterr()
+    assert run([*judging, *options(tmp_path, calibration=str(path), method="isotonic")]) == 2
+    assert "was fitted by 'platt', and the option method asks for" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("only_zero_shot")
 def test_without_being_asked_nothing_is_decided(world):
     folder, given = world
     plain, asked = folder / "plain", folder / "asked"

@@ -98,6 +98,12 @@ cases(
 )
 
 
+@case(CALIBRATIONS, "options: another method than the file's")
+def _other_method(world: World) -> list[str]:
+    path = world.file("calibration.json", _whole(world))
+    return _decide(world, calibration=str(path), method="isotonic")
+
+
 @case(
     CALIBRATIONS,
     "options: validate images of one label",
