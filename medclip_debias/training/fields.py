@@ -291,7 +291,10 @@ def excludes_own_study(loss: Any) -> bool:
         return excludes_own_study(loss.core)
     if loss.kind == "supcon" or getattr(loss, "positives", "pair") == "study":
         return True
-    return any(policy.kind in _EXCLUDING for policy in loss.negatives)
+    return any(
+        policy.kind in _EXCLUDING and policy.schedule is None and not getattr(policy, "agree", 0)
+        for policy in loss.negatives
+    )
 
 
 def study_ids(prepared: PreparedSet, studies: TrainingStudies) -> list[str]:

@@ -80,6 +80,8 @@ EXCLUDING = [
     [
         *((content, True) for content in EXCLUDING),
         ({"kind": "infonce"}, False),
+        ({"kind": "infonce", "negatives": [WEIGH | {"agree": 0.5}]}, False),
+        ({"kind": "infonce", "negatives": [WEIGH | {"schedule": {"end": 0.5}}]}, False),
         ({"kind": "multi_positive"}, True),
         ({"kind": "multi_positive", "weight": 0.5}, False),
         ({"kind": "multi_positive", "weight": 0.5, "core": EXCLUDING[0]}, True),
