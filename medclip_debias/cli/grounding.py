@@ -83,7 +83,7 @@ def ground(
     from medclip_debias.grounding.find import find_images
     from medclip_debias.grounding.sentences import checked_sentences, cut_notes, read_sentences
     from medclip_debias.grounding.suppression import read_rule
-    from medclip_debias.grounding.validation import maps_warning
+    from medclip_debias.grounding.validation import NOT_MEASURED, maps_warning
     from medclip_debias.models.device import best_device
     from medclip_debias.models.load import load_model
 
@@ -100,18 +100,18 @@ def ground(
         files += find_images(images or (), note)
     encoder = load_model(model, best_device(device))
     rule = read_rule(model, encoder) if suppress else None
+    unmeasured = maps_warning(model, encoder.content_hash, method, sharpen)
     if local:
         from medclip_debias.models.peers.peer import score_by_words
 
         score_by_words(encoder)
+        unmeasured = NOT_MEASURED
     for line in cut_notes(encoder, texts):
         note(line)
     with progress("Images") as advance:
         drawn: dict[str, Any] = {"boxes": boxes, "progress": advance}
-        drawn["maps_warning"] = maps_warning(model, encoder.content_hash, method)
-        result = ground_files(
-            encoder, files, texts, out, options, rule=rule, deliver=deliver, **drawn
-        )
+        drawn |= {"rule": rule, "deliver": deliver, "maps_warning": unmeasured}
+        result = ground_files(encoder, files, texts, out, options, **drawn)
     warn(result["warning"])
     if result["maps"]:
         note(result["maps"])

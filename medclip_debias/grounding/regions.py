@@ -95,16 +95,18 @@ def boxes_of_share(
     """Zero, one or many boxes for a sentence, highest confidence first.
 
     The map is cut by `threshold_regions` at ``share``, in (0, 1], of the way from its lowest to its
-    highest value. A sentence that is not in the image, by ``verdict``, has no box. A box's
-    confidence is the probability that the image shows the sentence times how far up the map's
-    range the box's highest pixel is.
+    highest value; one of a single value, as Grad-CAM's may be, points nowhere and has no box. Nor
+    has a sentence that is not in the image, by ``verdict``. A box's confidence is the probability
+    that the image shows the sentence times how far up the map's range its highest pixel is.
     """
     if not 0 < share <= 1:
         raise UserError(f"the share of a map's range must be in (0, 1], got {share}.")
     if verdict is not None and not verdict.there:
         return []
     low, high = float(np.nanmin(heatmap)), float(np.nanmax(heatmap))
-    threshold, reach = low + share * (high - low), (high - low) or 1.0
+    if low == high:
+        return []
+    threshold, reach = low + share * (high - low), high - low
     regions = threshold_regions(heatmap, threshold, min_area=min_area, connectivity=connectivity)
     if verdict is not None:
         sure = verdict.probability

@@ -18,12 +18,15 @@ NOT_MEASURED = (
 
 
 def maps_warning(
-    model_folder: Path, model_hash: str | None = None, method: str = "similarity"
+    model_folder: Path,
+    model_hash: str | None = None,
+    method: str = "similarity",
+    sharpen: str = "none",
 ) -> str | None:
     """What to say beside every map of a model; None where its maps were validated.
 
     Read from the ``results.json`` that ``evaluate`` left beside the model's folder, if it is of
-    this model, and of maps by this method.
+    this model, and of maps by this method that were sharpened in this way.
     """
     path = Path(model_folder).absolute().parent / "results.json"
     try:
@@ -33,6 +36,8 @@ def maps_warning(
     maps, options = results.get("maps"), results.get("options", {})
     if not isinstance(maps, dict) or model_hash not in (None, results.get("model_hash")):
         return NOT_MEASURED
-    if not isinstance(options, dict) or options.get("method", "similarity") != method:
+    if not isinstance(options, dict):
+        return NOT_MEASURED
+    if (options.get("method", "similarity"), options.get("sharpen", "none")) != (method, sharpen):
         return NOT_MEASURED
     return None if maps.get("validated") is True else str(maps.get("sentence") or NOT_MEASURED)

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from medclip_debias import __version__
 from medclip_debias.errors import UserError, explained, need_packages, one_of
 from medclip_debias.files import atomic_folder, check_out, file_hash, write_json
+from medclip_debias.hub.push import public_config
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.golden import SENTENCES, golden_images
 from medclip_debias.models.load import load_model
@@ -148,6 +149,8 @@ def export_bundle(model: Path, out: Path) -> dict[str, Any]:
     metadata["content_hash"] = network.content_hash
     with atomic_folder(Path(out)) as folder:
         shutil.copytree(model, folder / "models")
+        if not (folder / "models" / "peer.yaml").is_file():  # a peer's names no path
+            write_json(folder / "models" / "config.json", public_config(folder / "models"))
         (folder / "configs").mkdir()
         write_json(folder / "configs" / "metadata.json", metadata)
         write_json(folder / "configs" / "inference.json", files["inference"])

@@ -64,8 +64,8 @@ def curve(
             marker = "o" if len(numbers) < 12 else None  # few points, or one, make no line
             axes.plot(steps, numbers, style, color=colour, linewidth=1.4, marker=marker, ms=3.5)
     distinct = {value for value in values if value is not None}
-    if len(distinct) == 1 and not second:  # a flat line would get an axis around it, below zero too
-        axes.set_ylim(0, 2 * max(distinct.pop(), 0) or 1)
+    if len(distinct) == 1 and not second:  # a flat line would get an axis around it, beyond zero
+        axes.set_ylim(*sorted((0, 2 * distinct.pop() or 1)))
     if mark is not None:
         axes.axvline(mark, color=SECOND, linewidth=1, linestyle=":")
     return _drawn(figure, axes, label, "step")

@@ -71,6 +71,7 @@ def test_boxes_of_a_sentence_are_none_or_ordered_by_their_peaks():
     plain = boxes_of_share(heatmap, 0.5)
     assert {one.box for one in plain} == {one.box for one in threshold_regions(heatmap, 0.5)}
     assert all(one.confidence is None for one in plain)
+    assert boxes_of_share(np.zeros((3, 4)), 0.5, sure) == []  # points nowhere
     with pytest.raises(UserError, match="share"):
         boxes_of_share(heatmap, 0.0)
 

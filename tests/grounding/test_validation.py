@@ -40,6 +40,8 @@ def test_the_sentence_is_that_of_the_results_beside_the_model(tmp_path):
         path.write_text(json.dumps({"maps": maps, "model_hash": "a"}))
         assert maps_warning(model) == maps["sentence"] == maps_warning(model, "a")
         assert maps_warning(model, "b") == NOT_MEASURED
+        for other in ({"method": "gradcam"}, {"sharpen": "contrast"}):
+            assert maps_warning(model, "a", **other) == NOT_MEASURED
     wrong = '{"maps": {"validated": true}, "model_hash": "a", "options": []}'
     for damaged in ("{", '{"maps": 3}', wrong):
         path.write_text(damaged)

@@ -68,6 +68,15 @@ def test_exported_networks_give_the_models_numbers(make_network, tmp_path, monke
     assert places.shape[2:] == (said["grid"]["rows"], said["grid"]["columns"])
 
 
+def test_a_bundle_holds_the_same_model_without_the_paths_of_this_machine(model_folder, tmp_path):
+    export(model_folder, tmp_path / "bundle", "monai-bundle")
+    texts = [path.read_text() for path in tmp_path.rglob("*.json")]
+    assert len(texts) > 3
+    assert not any("someone" in text for text in texts)
+    there, here = (DualEncoder.load(f) for f in (tmp_path / "bundle" / "models", model_folder))
+    assert there.content_hash == here.content_hash
+
+
 @pytest.mark.parametrize("name", ["regions", "maps"])
 def test_a_file_that_gives_other_numbers_is_not_kept(model_folder, tmp_path, monkeypatch, name):
     """Each output in turn off by twice what is allowed, as a broken converter would give it."""

@@ -12,6 +12,7 @@ import yaml
 from PIL import Image
 
 from medclip_debias.errors import ReportedWarning, UserError
+from medclip_debias.reporting import plots
 from medclip_debias.reporting.report import write_report
 from medclip_debias.reporting.run_files import read_metrics
 from tests.helpers.results import row, rows
@@ -179,6 +180,13 @@ def test_maps_that_were_not_validated_are_said_to_be(tmp_path):
     page = write_report(write_run(tmp_path / "run", results=results)).read_text()
     place = page.index("This model&#39;s maps were not measured on boxes.")
     assert page.index(">Where the model looks</h2>") < place < page.index("<img")
+
+
+@pytest.mark.parametrize("value", [-0.5, 0.0, 2.0])
+def test_a_single_value_lies_within_its_plot(value, monkeypatch):
+    monkeypatch.setattr(plots, "_drawn", lambda _, axes, *words: axes)
+    low, high = plots.curve([20.0], [value], "one").get_ylim()
+    assert low <= value < high or low < value <= high
 
 
 def test_a_run_that_was_not_evaluated_says_what_to_run(tmp_path):

@@ -158,7 +158,16 @@ def open_faiss(path: Path) -> Any:
 
 
 def nearest(index: Any, vector: Floats, count: int) -> tuple[NDArray[np.int64], Floats]:
-    """Rows of the ``count`` largest inner products with ``vector``, best first, and these."""
-    values, rows = index.search(np.ascontiguousarray(vector[None]), min(count, index.ntotal))
-    filled = rows[0] >= 0  # the cells that ivf looks into may hold fewer
-    return rows[0][filled], values[0][filled]
+    """Rows of the ``count`` largest inner products with ``vector``, best first, and these.
+
+    Where the cells that ivf looks into hold fewer, it looks into all.
+    """
+    import faiss
+
+    query, count = np.ascontiguousarray(vector[None]), min(count, index.ntotal)
+    values, rows = index.search(query, count)
+    if rows[0, -1] < 0:
+        every: Any = faiss.SearchParametersIVF()
+        every.nprobe = index.nlist
+        values, rows = index.search(query, count, params=every)
+    return rows[0], values[0]

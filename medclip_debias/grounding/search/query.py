@@ -224,15 +224,20 @@ def search(
     longer than the encoder reads.
 
     Returns:
-        ``hits``, best first, each a dict of `Hit`; ``images`` in the index; ``candidates``;
-        ``warning``: a sentence where the model was trained on synthetic images and the index, or
-        ``image``, is not known to be synthetic, else None.
+        ``hits``, best first, each a dict of `Hit`; ``images`` in the index; ``candidates``, how
+        many of them were ranked exactly; ``warning``: a sentence where the model was trained on
+        synthetic images and the index, or ``image``, is not known to be synthetic, else None.
     """
     from medclip_debias.data.images import prepare_image, read_radiograph
 
     if (text is None) == (image is None):
         raise UserError("give either a sentence with --text or an image with --image.")
     known: ImageRanking = one_of(ranking, get_args(ImageRanking), "ranking of images")
+    if known == "global" and (image is None or candidates is not None):
+        raise UserError(
+            "--ranking global leaves out the exact stage of a search by --image: give neither"
+            " --text nor --candidates with it."
+        )
     sentences = checked_sentences([text]) if text is not None else []
     index = SearchIndex.open(folder)
     if image is not None and not Path(image).is_file():
@@ -256,9 +261,10 @@ def search(
         hits = index.by_image(features, k, candidates, known)
         synthetic = synthetic and all_of_phantoms([Path(image)])
     used = index.meta["candidates"][kind] if candidates is None else candidates
+    ranked = 0 if known == "global" else min(max(used, k), len(index))
     return {
         "hits": [asdict(hit) for hit in hits],
         "images": len(index),
-        "candidates": min(max(used, k), len(index)),
+        "candidates": ranked,
         "warning": synthetic_warning(encoder.provenance, synthetic),
     }

@@ -17,7 +17,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.grounding.search.build import build_index
 from medclip_debias.grounding.search.landmarks import Landmarks
 from medclip_debias.grounding.search.learn import FLAT_UP_TO, IndexSettings
-from medclip_debias.grounding.search.query import SearchIndex
+from medclip_debias.grounding.search.query import SearchIndex, search
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.golden import IMAGES
 
@@ -156,6 +156,11 @@ def test_cells_are_for_many_images_and_seeded(
         meta = build_index(model_folder, prepared_phantom, tmp_path / name, settings)
         assert meta["kind"] == "ivf"
     assert content(tmp_path / "a") == content(tmp_path / "b")
+    # The cells that are looked into first hold an eighth of the images; all are found when asked.
+    images = meta["regions"][0]
+    assert meta["recall"]["sentences"]["by_candidates"][str(images)] == 1
+    found = search(tmp_path / "a", text="Left effusion.", k=images)
+    assert len({hit["row"] for hit in found["hits"]}) == found["candidates"] == images
 
 
 def test_the_verbs_index_and_find(model_folder, prepared_phantom, tmp_path, capsys):
@@ -192,6 +197,7 @@ def test_bad_questions_are_refused_in_a_sentence(index_folder, reported, tmp_pat
         (["--image", "absent.png"], "absent.png"),
         (["--image", letter], "letter.png"),
         (["--text", "a", "--ranking", "best"], "ranking"),
+        (["--text", "a", "--ranking", "global"], "leaves out the exact stage"),
     ):
         assert sentence in reported("search", index_folder, *words)
     assert "absent" in reported("search", tmp_path / "absent", "--text", "a")
