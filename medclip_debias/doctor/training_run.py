@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -245,8 +246,11 @@ def free_disk(run: RunSettings, cost: dict[str, float]) -> Finding:
         remedy = "free some space, or set train.features.folder, fewer augmentations or dtype fp16"
         needs.append(("features", place, features, remedy))
     texts = []
+    on_disk: Counter[int] = Counter()
     for what, place, needed, remedy in needs:
-        free = shutil.disk_usage(existing(place)).free
+        disk = existing(place)
+        free = shutil.disk_usage(disk).free - on_disk[disk.stat().st_dev]
+        on_disk[disk.stat().st_dev] += math.ceil(needed)
         texts.append(f"{free / GIB:.1f} GiB free where {what} need {needed / GIB:.2f}")
         if free < needed:
             return stops("; ".join(texts), remedy, disk_bytes=needed, free_bytes=free)

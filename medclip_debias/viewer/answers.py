@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.images.files import read_radiograph
 from medclip_debias.data.images.radiograph import Radiograph
-from medclip_debias.errors import UserError, need_packages
+from medclip_debias.errors import UserError, need_packages, printable
 from medclip_debias.evaluation.decisions.calibration import Calibration
 from medclip_debias.grounding.dicom_out.deliver import DeliverTo, Delivery
 from medclip_debias.grounding.dicom_out.source import Source, read_source
@@ -162,6 +162,9 @@ class Answers:
             raise UserError("there are more --method than models; give one for each, or one.")
         listed = listed_images(images, say) if images is not None else {}
         references = ReferenceBoxes.read(boxes, list(listed.values())) if boxes else None
+        if references and say:
+            for line in references.left_aside():
+                say(line)
         search_index = SearchIndex.open(index) if index is not None else None
         fitted = {path: Calibration.read(path) for path in calibrations}
         by_hash = {one.model_hash or "": one for one in fitted.values()}
@@ -210,7 +213,8 @@ class Answers:
                 source = read_source(path)
         if self._references:
             phrases, aside = self._references.phrases_of(path, seen.shape)
-        return ViewedImage(path.name, seen.shape, tuple(encoded), source, phrases, pixels, aside)
+        name = printable(path.name)
+        return ViewedImage(name, seen.shape, tuple(encoded), source, phrases, pixels, aside)
 
     def choose(self, name: str) -> ViewedImage:
         """Read one of `images`."""
@@ -369,7 +373,8 @@ def _without_place(path: Path) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(str(error).replace(str(path), path.name)) from error
+        place = str(UserError(str(path)))  # as the error has it, without folders of patients
+        raise UserError(str(error).replace(place, path.name)) from error
 
 
 def checked_sentence(text: str) -> str:
@@ -390,4 +395,6 @@ def listed_images(folder: Path, say: Say | None = None) -> dict[str, Path]:
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder; check the path.")
-    return {file.relative_to(folder).as_posix(): file for file in find_images([folder], say)}
+    files = find_images([folder], say)
+    # Names that are not UTF-8 cannot be sent.
+    return {printable(file.relative_to(folder).as_posix()): file for file in files}

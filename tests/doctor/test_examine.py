@@ -17,7 +17,8 @@ import pytest
 from medclip_debias.cli import run
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.doctor import findings, machine
-from medclip_debias.doctor.findings import OK, WARNING, Examination, Finding
+from medclip_debias.doctor.findings import GIB, OK, STOPS, WARNING, Examination, Finding
+from medclip_debias.doctor.training_run import free_disk
 
 REPO = Path(__file__).parents[2]
 
@@ -147,6 +148,16 @@ def test_what_is_missing_is_one_fault(copy, capsys, damage, fault, after):
     assert states(found, "not checked") == after
     if fault != "run folder":
         assert {found[name]["told"] for name in after} == {f"because '{fault}' failed"}
+
+
+def test_what_is_kept_on_one_disk_is_added_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10 * GIB))
+    features = SimpleNamespace(folder=tmp_path / "features")
+    settings = SimpleNamespace(out=tmp_path / "run", train=SimpleNamespace(features=features))
+    for size, state in ((3, OK), (5, STOPS)):
+        found = free_disk(settings, {"disk_bytes": 6 * GIB, "feature_bytes": size * GIB})
+        assert found.state == state
+        assert f"4.0 GiB free where features need {size}.00" in found.text
 
 
 def test_missing_scores_are_no_fault_where_nothing_reads_them(copy, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from dataclasses import replace
 
@@ -25,6 +26,7 @@ from medclip_debias.viewer.answers import (
     Answers,
     ShownPixels,
     checked_sentence,
+    listed_images,
 )
 from tests.helpers.coco import write_coco
 
@@ -218,7 +220,18 @@ def test_images_of_a_folder_have_the_boxes_of_a_file(answers, image_folder, tmp_
     assert chosen("good.png", 180) == ([], 1)
 
 
-def test_an_unusable_image_is_a_sentence_without_its_place(answers, image_folder):
+def test_images_whose_boxes_are_of_other_folders_are_counted(model_folder, image_folder, tmp_path):
+    boxes = [("good.png", [("A", [20, 40, 30, 30])], (70, 90))]
+    boxes.append(("elsewhere/wide.png", [("B", [1, 2, 3, 4])], (110, 60)))
+    write_coco(tmp_path / "boxes.json", *boxes)
+    said = []
+    options = {"images": image_folder, "boxes": tmp_path / "boxes.json", "device": "cpu"}
+    Answers.open(model_folder, say=said.append, **options)
+    assert "the file lists in other folders" in said[-1]
+    assert said[-1].endswith(": 1.")
+
+
+def test_an_unusable_image_is_a_sentence_without_its_place(answers, image_folder, tmp_path):
     with pytest.raises(UserError) as caught:
         answers.choose("letter.jpg")
     assert str(caught.value).startswith("letter.jpg: ")
@@ -226,6 +239,20 @@ def test_an_unusable_image_is_a_sentence_without_its_place(answers, image_folder
     for name in ("../images/good.png", "absent.png", str(image_folder / "good.png")):
         with pytest.raises(UserError, match="no such image"):
             answers.choose(name)
+    path = tmp_path / "p10" / "p10000032" / "letter.jpg"  # folders that no error names
+    path.parent.mkdir(parents=True)
+    path.write_text("Dear patient")
+    with pytest.raises(UserError) as caught:
+        answers.read(path)
+    assert str(caught.value).startswith("letter.jpg: ")
+
+
+def test_names_that_are_not_utf8_can_be_sent_and_chosen(answers, image_folder, tmp_path):
+    shutil.copy(image_folder / "good.png", os.fsencode(tmp_path) + b"/caf\xe9.png")
+    images = listed_images(tmp_path)
+    assert list(images) == ["caf\\udce9.png"]
+    json.dumps(list(images), ensure_ascii=False).encode()
+    assert Answers(answers.models, images=images).choose("caf\\udce9.png").name in images
 
 
 def test_what_cannot_be_answered_is_a_sentence(

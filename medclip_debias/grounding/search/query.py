@@ -243,6 +243,9 @@ def search(
     if image is not None and not Path(image).is_file():
         raise UserError(f"{image}: there is no such file; check the path.")
     encoder = index.load_model(model, device)
+    measured = index.meta.get("recall", {}).get("k", k)
+    if say and k > measured and candidates is None:
+        say(f"candidates were chosen for {measured} results, not {k}: --candidates gives more.")
     synthetic = bool(index.meta.get("synthetic"))
     if image is None:
         kind = "sentences"

@@ -182,6 +182,9 @@ def test_the_verbs_index_and_find(model_folder, prepared_phantom, tmp_path, caps
     names = [hit["image_id"] for hit in found["hits"]]
     assert [line.split()[2] for line in captured.out.splitlines()] == names
     assert not any(name in captured.err for name in names)
+    assert "results, not" not in captured.err
+    assert run([*question[:-1], "11"]) == 0
+    assert "candidates were chosen for 10 results, not 11" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------- what is refused
