@@ -31,7 +31,6 @@ from medclip_debias.grounding.regions import boxes_of_share
 from medclip_debias.grounding.saliency import with_maps
 from medclip_debias.grounding.sentences import checked_sentences, cut_notes
 from medclip_debias.grounding.settings import MapMethod, Sharpen
-from medclip_debias.grounding.sharpen import checked_sharpen
 from medclip_debias.grounding.suppression import read_rule
 from medclip_debias.models.checkpoint import model_folder
 from medclip_debias.models.device import best_device
@@ -379,9 +378,8 @@ class Model:
         """
         texts, radiograph = self._one("heatmaps", image, sentences)
         settings = self.preprocessing.prepare
-        how = checked_sharpen(sharpen)
         network = with_maps(self.network, method)
-        groundings = ground_image(network, radiograph, texts, smoothing=smoothing, sharpen=how)
+        groundings = ground_image(network, radiograph, texts, smoothing=smoothing, sharpen=sharpen)
         values = np.stack([one.heatmap for one in groundings])
         return Heatmaps(
             values=values,
@@ -425,9 +423,8 @@ class Model:
         """
         texts, radiograph = self._one("boxes", image, sentences)
         rule = read_rule(Path(self.name), self.network) if suppress else None
-        how = checked_sharpen(sharpen)
         groundings = ground_image(
-            self.network, radiograph, texts, smoothing=smoothing, sharpen=how, rule=rule
+            self.network, radiograph, texts, smoothing=smoothing, sharpen=sharpen, rule=rule
         )
         rows = [
             (one.text, *box.box, np.nan if box.confidence is None else box.confidence)

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medclip_debias.data.geometry import SquareGeometry
-from medclip_debias.errors import UserError
 from medclip_debias.models.region_grid import RegionGrid
 
 Floats = NDArray[np.floating]
@@ -87,8 +86,6 @@ def smooth(grid_map: Floats, sigma: float) -> NDArray[np.float64]:
     At the border the grid is mirrored with its last cell repeated, ``d c b a | a b c d | d c b a``:
     scipy's ``reflect``, the default that `ImageTextInferenceEngine` of hi-ml takes.
     """
-    if not sigma > 0:
-        raise UserError(f"smoothing must be a positive number of grid cells, got {sigma}.")
     from scipy.ndimage import gaussian_filter
 
     blurred: NDArray[np.float64] = gaussian_filter(

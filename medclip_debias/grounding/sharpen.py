@@ -50,8 +50,8 @@ class Sharpener:
         prompts: Mapping[str, Any],
         reader: Reader | None = None,
     ) -> None:
-        self.kind = kind
-        companions = list(map(_companions(kind, prompts, reader), sentences))
+        self.kind: Sharpen = one_of(kind, get_args(Sharpen), "way to sharpen maps")
+        companions = list(map(_companions(self.kind, prompts, reader), sentences))
         self.texts = list(dict.fromkeys(text for texts in companions for text in texts))
         place = {text: number for number, text in enumerate(self.texts)}
         self._companions = [[place[text] for text in texts] for texts in companions]
@@ -92,11 +92,6 @@ class Sharpener:
                 sharper = plain[:, t] - beside.mean(axis=1)
             result[:, t] = to_range_of(plain[:, t], sharper)
         return result
-
-
-def checked_sharpen(kind: str) -> Sharpen:
-    """The way of that name."""
-    return one_of(kind, get_args(Sharpen), "way to sharpen maps")
 
 
 def to_range_of(plain: Floats, sharpened: Floats) -> NDArray[np.float32]:

@@ -96,24 +96,13 @@ def _json(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
 
 
-def push(
-    folder: Path,
-    repo: str,
-    *,
-    private: bool = True,
-    endpoint: str | None = None,
-    token: str | None = None,
-    message: str = "Upload a model",
-) -> str:
+def push(folder: Path, repo: str, *, private: bool = True) -> str:
     """Upload `outgoing` as one commit, and nothing else.
 
     Args:
         folder: of the model, with its card.
         repo: ``group/name``; made if it is not there.
         private: whether a repository that is made is seen by its owner alone.
-        endpoint: of the hub; by default the client's (``HF_ENDPOINT``).
-        token: of the hub; by default the one that its client keeps.
-        message: of the commit.
 
     Returns:
         Address of the commit.
@@ -121,7 +110,7 @@ def push(
     from huggingface_hub import HfApi
 
     check_repo(repo)
-    api = HfApi(endpoint=endpoint, token=token)
+    api = HfApi()
     try:
         with TemporaryDirectory() as name:
             stage, place = Path(name), Path(folder)
@@ -131,7 +120,9 @@ def push(
             (stage / "config.json").unlink()
             (stage / "config.json").write_bytes(_json(public_config(place)))
             api.create_repo(repo, private=private, exist_ok=True, repo_type="model")
-            made = api.upload_folder(repo_id=repo, folder_path=stage, commit_message=message)
+            made = api.upload_folder(
+                repo_id=repo, folder_path=stage, commit_message="Upload a model"
+            )
     except UserError:
         raise
     except Exception as error:  # the hub's and its client's many ways to say no

@@ -172,12 +172,8 @@ def _style(axes: Any, size: float, hidden: Sequence[str]) -> None:
 def _drawn(figure: Any, axes: Any, label: str, x: str, y: str = "") -> Markup:
     axes.set_xlabel(x, fontsize=9, color=INK)
     axes.set_ylabel(y, fontsize=9, color=INK)
-    return inline(svg_of(figure), label)
-
-
-def svg_of(figure: Any) -> bytes:
-    """A plot's SVG, whose words stay words: found by search, read aloud, in the page's letters."""
-    return drawn_as("svg", figure, {"svg.fonttype": "none"})
+    # Words stay words: found by search, read aloud, in the page's letters.
+    return inline(drawn_as("svg", figure, {"svg.fonttype": "none"}), label)
 
 
 def drawn_as(

@@ -45,7 +45,6 @@ def serve(
     say: Callable[[str], None] = print,
 ) -> None:
     """Serve at host and port, or at the path of a unix socket, until a signal ends it."""
-    check_installed()
     at = listening_at(place) if isinstance(place, Path) else listening(*place)
     names = list(allowed)
     if not isinstance(place, Path) and place[0] not in _EVERYWHERE:

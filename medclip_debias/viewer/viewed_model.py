@@ -25,7 +25,7 @@ from medclip_debias.grounding.ground import Grounder, Grounding, region_grid
 from medclip_debias.grounding.saliency import SeenFeatures, checked_method, with_maps
 from medclip_debias.grounding.sentences import cut_notes
 from medclip_debias.grounding.settings import MapMethod
-from medclip_debias.grounding.validation import NOT_MEASURED, maps_warning
+from medclip_debias.grounding.validation import maps_warning
 from medclip_debias.models.device import best_device
 from medclip_debias.models.finite import finite
 from medclip_debias.models.load import load_model
@@ -128,9 +128,9 @@ class ViewedModel:
         self,
         model: ImageTextModel,
         name: str,
-        calibration: Calibration | None = None,
-        folder: Path | None = None,
-        method: str = "similarity",
+        calibration: Calibration | None,
+        folder: Path,
+        method: str,
     ) -> None:
         region_grid(model)
         self.model, self.name, self.folder = model, name, folder
@@ -166,8 +166,6 @@ class ViewedModel:
 
     def maps_warning(self, method: MapMethod) -> str | None:
         """What is said beside every map; None where boxes on real radiographs confirm them."""
-        if self.folder is None:
-            return NOT_MEASURED
         return maps_warning(self.folder, self.model.content_hash, method)
 
     def encode(self, image: Radiograph) -> Encoded:

@@ -8,7 +8,7 @@ import torch
 
 from medclip_debias.data.prompts import default_prompts, sets_of
 from medclip_debias.errors import UserError
-from medclip_debias.grounding.sharpen import Sharpener, checked_sharpen, to_range_of
+from medclip_debias.grounding.sharpen import Sharpener, to_range_of
 
 TEXTS = ["Small left pleural effusion.", "As before."]
 PROMPTS = list(dict.fromkeys(t for s in sets_of(default_prompts()) for t in s.texts))
@@ -68,4 +68,4 @@ def test_each_way_is_its_definition_brought_to_the_plain_range(model, way):
 def test_a_flat_map_leaves_the_plain_one_and_an_unknown_way_is_refused():
     np.testing.assert_array_equal(to_range_of(np.array([1.0, 2.0]), np.array([3.0, 3.0])), [1, 2])
     with pytest.raises(UserError, match=r"'contrst'.*contrast"):
-        checked_sharpen("contrst")
+        Sharpener("contrst", ["Left lung."], {})

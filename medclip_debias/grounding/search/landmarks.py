@@ -30,7 +30,11 @@ from medclip_debias.errors import explained
 from medclip_debias.files import check_guarded
 from medclip_debias.models.features import ImageFeatures
 
-Array = NDArray[np.float32]
+Floats = NDArray[np.float32]
+Regions = NDArray[np.float16]
+Score = Callable[[ImageFeatures, Tensor], Tensor]
+"""Features of B images and sentences ``[T, D]`` to scores ``[B, T]``: a model's own."""
+Progress = Callable[[int, int], None]
 
 # Chosen on the demo's model, where recall changes little over a factor of ten around them.
 RIDGE = 0.1
@@ -42,14 +46,14 @@ REACH = 3.0
 class Landmarks:
     """What turns scores and sentences into global vectors."""
 
-    sentences: Array  # unit vectors of the landmarks [M, D]
-    mean: Array  # score of each landmark [M]
-    directions: Array  # V, [M, r]
-    weights: Array  # (K + ridge I)^-1 V, [M, r]
+    sentences: Floats  # unit vectors of the landmarks [M, D]
+    mean: Floats  # score of each landmark [M]
+    directions: Floats  # V, [M, r]
+    weights: Floats  # (K + ridge I)^-1 V, [M, r]
     sharpness: float  # b
 
     @classmethod
-    def fit(cls, sentences: Array, scores: Array, rank: int) -> Landmarks:
+    def fit(cls, sentences: Floats, scores: Floats, rank: int) -> Landmarks:
         """Learn from the exact scores ``[images, M]`` of a sample of images.
 
         ``rank`` is ``r``; it is less where there are fewer landmarks or images.
@@ -62,16 +66,16 @@ class Landmarks:
         sharpness = REACH / max(float(1 - cosines.mean()), 1e-6)
         kernel = np.exp(sharpness * (cosines - 1))
         weights = np.linalg.solve(kernel + RIDGE * np.eye(len(kernel)), directions)
-        single: list[Array] = [
+        single: list[Floats] = [
             array.astype(np.float32) for array in (sentences, mean, directions, weights)
         ]
         return cls(single[0], single[1], single[2], single[3], sharpness)
 
-    def images(self, scores: Array) -> Array:
+    def images(self, scores: Floats) -> Floats:
         """Global vectors ``[B, r]`` of images from their scores with the landmarks ``[B, M]``."""
         return np.ascontiguousarray((scores - self.mean) @ self.directions)
 
-    def queries(self, sentences: Array) -> Array:
+    def queries(self, sentences: Floats) -> Floats:
         """Global vectors ``[T, r]`` of sentences ``[T, D]``."""
         kernel = np.exp(self.sharpness * (sentences @ self.sentences.T - 1))
         return np.ascontiguousarray((kernel @ self.weights).astype(np.float32))
@@ -95,12 +99,6 @@ class Landmarks:
             sharpness = float(tensors.pop("sharpness")[0])
             return cls(**tensors, sharpness=sharpness)
 
-
-Floats = NDArray[np.float32]
-Regions = NDArray[np.float16]
-Score = Callable[[ImageFeatures, Tensor], Tensor]
-"""Features of B images and sentences ``[T, D]`` to scores ``[B, T]``: a model's own."""
-Progress = Callable[[int, int], None]
 
 BLOCK = 128
 
@@ -134,14 +132,14 @@ def mean_direction(regions: Regions | Floats) -> Floats:
     return np.asarray(mean / np.maximum(length, 1e-12), dtype=np.float32)
 
 
-def blocks(regions: Regions, size: int = BLOCK) -> Iterator[tuple[slice, Regions]]:
-    """The regions of all images, ``size`` images at a time, as arrays in memory.
+def blocks(regions: Regions) -> Iterator[tuple[slice, Regions]]:
+    """The regions of all images, `BLOCK` images at a time, as arrays in memory.
 
     A memory map is mapped anew for each block, so that pages already read do not count as this
     process's memory until the end.
     """
-    for start in range(0, len(regions), size):
-        place = slice(start, min(start + size, len(regions)))
+    for start in range(0, len(regions), BLOCK):
+        place = slice(start, min(start + BLOCK, len(regions)))
         if isinstance(regions, np.memmap) and regions.filename is not None:
             offset = regions.offset + start * regions[0].nbytes
             shape = (place.stop - start, *regions.shape[1:])
