@@ -91,23 +91,32 @@ def find_archives(data: Path) -> list[Archive]:
     """Return the archives in ``data`` and its folders; what is none is printed with the reason.
 
     Raises:
-        UserError: there is none.
+        UserError: there is none, or two have one name.
     """
     if not data.is_dir():
         raise UserError(f"{data}: there is no such folder; give one that holds archives.")
-    archives = []
-    for folder in [data, *sorted(path for path in data.iterdir() if path.is_dir())]:
+    archives: list[Archive] = []
+    places: dict[Path, str] = {}
+    below = [path for path in data.iterdir() if path.is_dir()]
+    for folder in [data, *sorted(below, key=lambda path: (path.is_symlink(), path))]:
+        name, place = folder.absolute().name, folder.resolve()
+        if place in places:
+            print(f"# {name}: left aside (a link to {places[place]}, which is here already)")
+            continue
+        places[place] = name
         try:
             source = detect(folder)
             splits = Counter(image.split for image in source.images())
-        except UserError as error:
-            if folder != data:
-                print(f"# {folder.name}: left aside ({error})")
+            reason = "" if splits else "it has no images"
+        except (UserError, OSError) as error:  # OSError: a folder of somebody else
+            reason = str(error)
+        if reason:
+            if folder != data or "is not a known layout" not in reason:
+                print(f"# {name}: left aside ({reason})")
             continue
-        if not splits:
-            print(f"# {folder.name}: left aside (it has no images)")
-            continue
-        archives.append(Archive(folder, folder.name, source.kind, splits["test"] > 0))
+        if any(archive.name == name for archive in archives):
+            raise UserError(f"{folder}: has the name of the archive {data}; rename one of them.")
+        archives.append(Archive(folder, name, source.kind, splits["test"] > 0))
     if not archives:
         raise UserError(f"{data}: holds no archive that 'prepare' knows; see prepare --sources.")
     names = ", ".join(f"{archive.name} ({archive.kind})" for archive in archives)
@@ -121,8 +130,8 @@ def weighted_sets(prepared: dict[str, Path], *, text: bool) -> str:
     Half of the image-text batches are of the archives with reports, and half of those of labels:
     in one batch the wording of a sentence would tell from which kind of archive its film is. Where
     either has fewer training studies than a batch, every batch is of both. Within these, and in
-    batches of films alone, a set has the share of its training studies. Sets that nothing is
-    trained on have weight 0, so that no other one trains on their patients.
+    batches of films alone, a set has the share of its training studies, .0001 or more. Sets that
+    nothing is trained on have weight 0, so that no other one trains on their patients.
     """
     counts, reports = {}, {}
     for name, path in prepared.items():
@@ -139,11 +148,14 @@ def weighted_sets(prepared: dict[str, Path], *, text: bool) -> str:
     apart = both and min(halves.values()) >= BATCH
     total = {side: halves[side] if both else sum(counts.values()) for side in (0, 1)}
     sets = [
-        {"path": str(prepared[name]), "weight": round(count / total[reports[name]], 4)}
+        {
+            "path": str(prepared[name]),
+            "weight": round(max(count / total[reports[name]], 1e-4), 4) if count else 0.0,
+        }
         | ({"batches": "reports" if reports[name] else "labels"} if apart else {})
         for name, count in counts.items()
     ]
-    return json.dumps(sets).replace('"', "")
+    return json.dumps(sets)
 
 
 def fast_precision() -> str:

@@ -45,7 +45,9 @@ def plan(experiment: Experiment, out: Path, workers: int | None = None) -> Plan:
     Processes are by default as many as are worth it.
     """
     cells = experiment.cells()
-    missing = [n for n, cell in enumerate(cells) if not _path(experiment, out, cell).is_file()]
+    # A method that undoes what a setting changes is one cell under all of them.
+    first = {_path(experiment, out, cells[n]): n for n in reversed(range(len(cells)))}
+    missing = sorted(n for path, n in first.items() if not path.is_file())
     each = [experiment.seconds(cells[n]) for n in missing]
     total = sum(each)
     lacking: dict[Path, tuple[Cell, float]] = {}  # a cell for each thing that is not there
@@ -65,10 +67,11 @@ def plan(experiment: Experiment, out: Path, workers: int | None = None) -> Plan:
 
 def prediction(experiment: Experiment, ahead: Plan) -> str:
     """One line: the cells, and how long the missing ones take."""
-    done = len(ahead.cells) - len(ahead.missing)
+    every = len({experiment.key(cell) for cell in ahead.cells})
+    done = every - len(ahead.missing)
     first = f"{counted(len(ahead.inputs), 'input')} to make first, " if ahead.inputs else ""
     return (
-        f"{experiment.label()}: {counted(len(ahead.cells), 'cell')}, {done} measured already,"
+        f"{experiment.label()}: {counted(every, 'cell')}, {done} measured already,"
         f" {first}about {_duration(ahead.seconds)} for the rest with"
         f" {counted(ahead.workers, 'worker')}"
     )
@@ -103,12 +106,12 @@ def run_experiment(
     ahead = ahead or plan(experiment, out, workers)
     if say:
         say(prediction(experiment, ahead))
-    joined = _measured(experiment, out, ahead, progress, cluster)
+    rows, seconds = _measured(experiment, out, ahead, progress, cluster)
     measured = {
         "version": type(experiment).version,
         "medclip_debias": __version__,
-        "seconds": sum(seconds for _, seconds in joined),
-        "rows": [values for values, _ in joined],
+        "seconds": seconds,
+        "rows": rows,
     }
     return _write(experiment, measured, out)
 
@@ -159,8 +162,8 @@ def _write(experiment: Experiment, measured: Mapping[str, Any], out: Path) -> di
 
 def _measured(
     experiment: Experiment, out: Path, ahead: Plan, progress: Progress | None, cluster: str | None
-) -> list[tuple[Row, float]]:
-    """Measure what is missing of a plan; every cell joined with its values, and its seconds."""
+) -> tuple[list[Row], float]:
+    """Measure what is missing of a plan; every cell joined with its values, and all seconds."""
     missing = [ahead.cells[n] for n in ahead.missing]
     sharing = [(experiment, cell) for cell in ahead.inputs]
     jobs = [(experiment, cell, str(_path(experiment, out, cell))) for cell in missing]
@@ -196,14 +199,14 @@ def _measured(
             " fix that, then run the same command again.)"
         )
     keys = ("cell", "values", "seconds")
+    paths = [_path(experiment, out, cell) for cell in ahead.cells]
+    found = {path: read_json(path, "remove it to measure it again", keys=keys) for path in paths}
+    seconds = sum(one["seconds"] for one in found.values() if "taken_from" not in one)
     rows = [
-        read_json(_path(experiment, out, cell), "remove it to measure it again", keys=keys)
-        for cell in ahead.cells
+        joined_row(cell, found[path]["values"])
+        for cell, path in zip(ahead.cells, paths, strict=True)
     ]
-    return [
-        (joined_row(cell, row["values"]), row["seconds"])
-        for cell, row in zip(ahead.cells, rows, strict=True)
-    ]
+    return rows, seconds
 
 
 def joined_row(cell: Cell, values: Row) -> Row:

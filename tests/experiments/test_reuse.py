@@ -42,6 +42,7 @@ def test_cells_of_another_grid_are_taken_whatever_they_are_called(
             assert f"{done}: {count} cells taken from there." in capsys.readouterr().err
     out = tmp_path / "out"
     assert measured(out) == measured(done)
+    assert json.loads((out / "results.json").read_text())["seconds"] == 0  # of measuring here
     for note in (out / "cells").iterdir():
         content = json.loads(note.read_text())
         assert content["taken_from"] == str(done)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 
@@ -104,6 +105,16 @@ def test_what_is_measured_is_not_measured_again(tmp_path, roots):
     wider = Roots(RootSettings(numbers=(2, 3, 11, 13)), roots.inputs)
     assert len(plan(wider, tmp_path / "out").missing) == 2
     assert len(plan(Roots(RootSettings(steps=7), roots.inputs), tmp_path / "out").missing) == 4
+
+
+def test_a_cell_that_is_listed_twice_is_measured_once(tmp_path, roots):
+    twice = Roots(RootSettings(numbers=(2, 3, 2)), roots.inputs)
+    lines = []
+    results = run_experiment(twice, tmp_path / "out", say=lines.append)
+    assert [row["root"] ** 2 for row in results["rows"]] == pytest.approx([2, 3, 2])
+    assert lines[0].startswith("roots: 2 cells, 0 measured already, 1 input to make first, about 6")
+    cells = [json.loads(path.read_text()) for path in (tmp_path / "out/cells").iterdir()]
+    assert results["seconds"] == sum(cell["seconds"] for cell in cells)
 
 
 def test_a_damaged_cell_is_named(tmp_path, roots):

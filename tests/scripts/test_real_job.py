@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -164,6 +165,45 @@ def test_boxes_of_other_groups_keep_their_places_and_a_bad_table_is_one_sentence
         archive.box_files.write_text(table)
         with pytest.raises(UserError, match=wrong):
             list(real_job.coco_boxes(archive, tmp_path / "boxes"))
+
+
+def test_links_and_folders_of_others_are_left_aside_and_two_archives_have_two_names(
+    archives, capsys, monkeypatch
+):
+    (archives / "a link").symlink_to(archives / "labels")
+    (archives / "loop").symlink_to(archives)
+    detect = real_job.detect
+
+    def closed(folder):
+        if folder.name == "letters":
+            raise PermissionError(13, "Permission denied", str(folder))
+        return detect(folder)
+
+    monkeypatch.setattr(real_job, "detect", closed)
+    assert [a.name for a in real_job.find_archives(archives)] == ["labels", "reports"]
+    told = capsys.readouterr().out
+    assert "# a link: left aside (a link to labels, which is here already)" in told
+    assert "# loop: left aside (a link to archives, which is here already)" in told
+    assert "# letters: left aside ([Errno 13] Permission denied" in told
+    archives.joinpath("reports").rename(archives / "labels" / "labels")
+    real_job.find_archives(archives / "labels")
+    assert "# labels: left aside (" in capsys.readouterr().out  # two releases in one
+    one = SimpleNamespace(kind="manifest", images=lambda: [SimpleNamespace(split="test")])
+    monkeypatch.setattr(real_job, "detect", lambda _: one)
+    with pytest.raises(UserError, match="labels/labels: has the name of the archive"):
+        real_job.find_archives(archives / "labels")
+
+
+@pytest.mark.parametrize("name", ["NIH, part 1", "a: b", "films #2", "x]y"])
+def test_any_name_of_a_folder_is_a_path_and_a_small_archive_has_a_share(name, monkeypatch):
+    counts = {name: 10, "large": 400_000, "judged": 0}
+    monkeypatch.setattr(real_job.PreparedSet, "open", lambda path: counts[path.name])
+    monkeypatch.setattr(real_job.TrainingStudies, "of", lambda count, text: range(count))
+    monkeypatch.setattr(real_job, "has_reports", lambda _: False)
+    setting = real_job.weighted_sets({each: Path("runs") / each for each in counts}, text=True)
+    sets = apply_overrides({}, [f"prepared={setting}"])["prepared"]
+    assert [each["path"] for each in sets] == [f"runs/{each}" for each in counts]
+    assert [each["weight"] for each in sets] == [0.0001, 1.0, 0.0]
 
 
 def test_a_folder_without_archives_is_one_sentence(tmp_path):
