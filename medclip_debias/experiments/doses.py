@@ -39,7 +39,8 @@ def dose(
     Args:
         eta: ``kind`` (of `KINDS`), ``a`` and ``k``; the defaults of the language model's eta.
         prepared: a scored set.
-        language_model: folder of the model that the scores must come from; None accepts any.
+        language_model: folder of the model that the scores must come from, where ``eta`` names
+            none; None accepts any.
     """
     from medclip_debias.config import validate
     from medclip_debias.losses.debiased import LanguageModelEta
@@ -48,7 +49,8 @@ def dose(
     chosen = validate(LanguageModelEta, given, "the grid", "loss.eta.")
     if eta["kind"] == "shuffled":
         return chosen.model_dump(mode="json") | {"control": "shuffled"}
-    values, counts = language_eta(prepared, chosen.a, chosen.k, language_model)
+    scorer = chosen.language_model or language_model
+    values, counts = language_eta(prepared, chosen.a, chosen.k, scorer)
     mean = np.average(list(values.values()), weights=[counts[text] for text in values])
     return {"kind": "constant", "value": float(mean)}
 

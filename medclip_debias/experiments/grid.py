@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from medclip_debias.config import Settings, validate
+from medclip_debias.config import Settings, StartSettings, validate
 from medclip_debias.errors import UserError, did_you_mean
 from medclip_debias.evaluation.catalogue import COMPARED
 from medclip_debias.evaluation.options import EvaluationOptions
@@ -196,4 +196,6 @@ def resolved(content: Mapping[str, Any], where: str) -> dict[str, Any]:
 
     result = run.model_dump(mode="json") | {"loss": changed(known, eta=back)}
     del result["out"]
+    if isinstance(run.model, StartSettings):
+        del result["preprocessing"]  # it is the start's
     return result

@@ -30,6 +30,8 @@ LONG_BUILD = 20.0
 """Seconds beside which imports do not count."""
 ENCODING_SHARE = 1 / 3
 """Of a training step, for the prediction: evaluation has no backward pass."""
+_FOLDERS = ("start_from", "weights", "language_model")
+"""Settings of a run that may name a folder, by the last part of their keys."""
 REPORTED = ("loss", "scale", "removed", "clamped", "mean_eta")
 """What a run's last log row says of its objective; the dose of a correction is among it."""
 
@@ -121,8 +123,8 @@ class Trainings(Experiment):
             if not is_dose(eta):
                 return eta
             prepared = PreparedSet.open(Path(run["prepared"]))
-            model = Path(run["model"]["text"]["folder"])
-            return dose(eta, prepared, language_model=model)
+            text = run["model"].get("text")  # none where the run starts from a trained model
+            return dose(eta, prepared, language_model=Path(text["folder"]) if text else None)
 
         content = run | {"out": str(folder), "loss": changed(run["loss"], eta=filled)}
         return validate(RunSettings, content, _name(cell))
@@ -278,18 +280,26 @@ def _depends(
         return value
 
     settings = deciding(run)
-    text = str(settings.pop("model.text.folder"))
+    text = settings.pop("model.text.folder", None)
     prepared = str(settings.pop("prepared"))
+    for name, value in settings.items():
+        if name.rpartition(".")[2] in _FOLDERS and value and Path(value).is_dir():
+            settings[name] = {"folder": known(value, _folder_hash)}
     content = {
         "run": by_content(settings),
         "data": known(prepared, lambda place: PreparedSet.open(place).content_hash),
-        "language_model": known(text, language_model_hash),
         "evaluate": by_content(_judging(evaluate)),
     }
+    if text is not None:
+        content["language_model"] = known(text, language_model_hash)
     if _reads_claims(run["loss"]):
         place = str(Path(prepared) / CLAIMS)
         content["claims"] = known(place, lambda file: claims_hash(file.parent))
     return content
+
+
+def _folder_hash(folder: Path) -> str:
+    return file_hash(*sorted(path for path in folder.rglob("*") if path.is_file()))
 
 
 def _reads_claims(loss: Any) -> bool:

@@ -134,6 +134,19 @@ def test_another_content_of_a_file_is_another_cell(place, tmp_path):
     assert keys(place, **{"evaluate.labels": other}) == keys(place, **{"evaluate.labels": table})
 
 
+def test_another_content_of_a_folder_that_a_run_names_is_another_cell(place, tmp_path):
+    folder = shutil.copytree(place.language_model, tmp_path / "lm")
+    scored = f"{{kind: debiased, eta: {{kind: language_model, language_model: {folder}}}}}"
+    for words, count in (
+        ({"base.model.image.weights": folder}, 6),
+        ({"methods.scored.loss": scored}, 2),
+    ):
+        first = keys(place, **words)
+        assert keys(place, **words) == first
+        (folder / "config.json").write_text(f"of {count}")
+        assert len(set(keys(place, **words)) - set(first)) == count
+
+
 def test_a_cell_is_named_by_the_claims_that_it_reads_and_by_no_others(place, tmp_path):
     prepared = tmp_path / "prepared"
     shutil.copytree(place.prepared, prepared)

@@ -166,6 +166,33 @@ def test_workers_are_spread_over_the_gpus(monkeypatch):
         assert {*map_pieces(number_of_gpu, pieces, 2, start=begin, start_args=(2,))} == {0, 1}
 
 
+def test_a_grid_may_start_from_a_trained_model(place, done, tmp_path, capsys):
+    (start,) = done.glob("runs/CLIP_seed0_*/model")
+    eta = {"kind": "mean_of", "language_model": str(place.language_model)}
+    grid = {
+        "base": {
+            "prepared": str(place.prepared),
+            "model": {"start_from": str(start)},
+            "train": {"steps": 2, "batch_size": 16, "workers": 0},
+        },
+        "methods": {
+            "CLIP": {"loss": {"kind": "clip"}},
+            "mean": {"loss": {"kind": "debiased", "eta": eta}},
+        },
+        "seeds": [0],
+        "baseline": "CLIP",
+        "evaluate": {"bootstrap": 0},
+        "seconds_per_step": 0.1,
+    }
+    (tmp_path / "grid.yaml").write_text(json.dumps(grid))
+    words = ["experiment", str(tmp_path / "grid.yaml"), "--out", str(tmp_path / "out")]
+    for count in (2, 0):
+        assert run([*words, "--plan", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["missing"] == count
+        assert run(words) == 0
+        capsys.readouterr()
+
+
 def test_a_cell_that_cannot_be_trained_is_named(place, tmp_path, capsys):
     method = "method 'CLIP' of setting 'rate 2e-3', seed 0: "
     for wrong, words in (
