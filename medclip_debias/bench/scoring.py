@@ -101,8 +101,9 @@ class CardRun:
             and results.get("prompts") == self.inputs.prompts.model_dump(mode="json")
             and results["options"].get("label_map")
             == (None if label_map is None else [label_map.name, label_map.digest])
+            # A copy keeps the time of its content; when it came here is the time of its change.
             and all(
-                path.stat().st_mtime <= (folder / RECORD).stat().st_mtime
+                max(path.stat().st_mtime, path.stat().st_ctime) <= (folder / RECORD).stat().st_mtime
                 for path in self.inputs.files.values()
             )
             and (folder / "items").is_dir()

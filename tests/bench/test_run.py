@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
 from dataclasses import replace
@@ -16,6 +17,7 @@ import torch
 import yaml
 
 from medclip_debias.bench.card import Card
+from medclip_debias.bench.images import CardInputs
 from medclip_debias.bench.record import read_record
 from medclip_debias.bench.run import How, bench
 from medclip_debias.cli import run as command
@@ -225,6 +227,19 @@ def test_what_is_done_is_kept_what_is_damaged_made_again_and_again_encodes_nothi
     assert sum(encoded) == 4 * GOLDEN
     plain = bench(models[:1], CARDS[:1], data, copy, replace(HOW, draw=Draw(resamples=0)))
     assert all(f.low is None for record in plain.records.values() for f in record.metrics.values())
+
+
+def test_a_file_that_took_anothers_place_is_read_whatever_its_date(
+    models, data, copy, tmp_path, monkeypatch
+):
+    labels, of, files = tmp_path / "labels.csv", CardInputs.of, {}
+    labels.write_text("of another release")
+    os.utime(labels, (0, 0))  # as cp -p and rsync keep it
+    monkeypatch.setattr(CardInputs, "of", lambda *of_card: replace(of(*of_card), files=files))
+    assert not bench(models[:1], CARDS[:1], data, copy, HOW).not_run
+    files["labels"] = labels
+    (reason,) = bench(models[:1], CARDS[:1], data, copy, HOW).not_run.values()
+    assert "labels.csv" in reason
 
 
 def test_another_place_of_everything_changes_no_word_of_the_results(
