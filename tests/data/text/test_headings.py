@@ -55,6 +55,12 @@ def test_every_heading_of_the_public_list_starts_the_section_that_it_says():
         assert "Some words here." in found.values() or name == "notification", heading
 
 
+@pytest.mark.parametrize("heading", ["NARRATIVE", "Narrative", "RESULT", "RESULTS"])
+def test_other_hospitals_headings_of_findings_are_not_left_aside(heading):
+    cut = report_sentences(f"EXAM: Chest.\n{heading}: Clear lungs.\nIMPRESSION: Normal.")
+    assert cut.sentences == [("findings", "Clear lungs."), ("impression", "Normal.")]
+
+
 def test_below_a_title_stand_findings():
     for written in (
         *(phrase.upper() for phrase in PUBLIC_TITLES),
