@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 import sys
 import threading
 import time
@@ -308,4 +309,8 @@ def _run(
         _started = None
         start(*start_args)
         _started = start, start_args
-    return function(piece)
+    try:
+        return function(piece)
+    except OSError as error:  # its own: one of the wire is the scheduler's
+        why = error.strerror or type(error).__name__
+        raise UserError(f"a worker on {socket.gethostname()} failed ({why}); {_AGAIN}.") from error

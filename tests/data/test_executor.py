@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import importlib
 import multiprocessing
 import os
@@ -33,6 +34,10 @@ def slowly(value):
 
 def fail(number):
     raise UserError(f"piece {number}: is damaged; make it again.")
+
+
+def fill(number):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def end(number):
@@ -271,6 +276,8 @@ def test_what_goes_wrong_on_a_cluster_is_one_sentence(cluster, monkeypatch):
     monkeypatch.setattr(executor, "LOOK", 0.5)
     with pytest.raises(UserError, match="piece 0: is damaged; make it again"):
         list(map_pieces(fail, range(5), cluster=cluster.address))
+    with pytest.raises(UserError, match=r"a worker on .* failed \(No space left on device\)"):
+        list(map_pieces(fill, range(5), cluster=cluster.address))
     with pytest.raises(UserError, match="no Dask scheduler answers there"):
         list(map_pieces(slowly, [0], cluster="tcp://127.0.0.1:1"))
     for worker in cluster.workers:
