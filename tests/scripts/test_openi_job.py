@@ -21,10 +21,10 @@ WORDS = ["The heart is enlarged.", "Possible cardiomegaly.", "No acute disease."
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """96 invented reports; the image of each that is labelled cardiomegaly has a bright centre."""
+    """160 invented reports; the image of each that is labelled cardiomegaly has a bright centre."""
     tree = tmp_path_factory.mktemp("openi")
     rows, views = ["uid,MeSH,findings,impression"], ["uid,filename,projection"]
-    for uid in range(96):
+    for uid in range(160):
         sick = uid % 2
         rows.append(f"{uid},{'Cardiomegaly' if sick else 'normal'},{WORDS[uid % 3]},")
         name = f"{uid}_IM-0001-1001.dcm.png"
