@@ -396,6 +396,10 @@ def _meaning(
     for name in ("RescaleSlope", "RescaleIntercept"):  # a blank one says nothing, as a missing one
         if dataset.get(name) in (None, "") and name in dataset:
             del dataset[name]
+    # pydicom leaves one without the other aside; a negative slope alone turns the picture round.
+    if "RescaleSlope" in dataset or "RescaleIntercept" in dataset:
+        dataset.setdefault("RescaleSlope", 1)
+        dataset.setdefault("RescaleIntercept", 0)
     values = apply_modality_lut(stored, dataset)
     if window != "none":
         try:

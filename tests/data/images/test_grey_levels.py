@@ -140,6 +140,14 @@ def test_a_picture_that_is_all_outlier_is_refused():
         prepare_image(image, PrepareSettings())
 
 
+def test_a_slope_or_an_intercept_alone_counts(tmp_path, write_dicom):
+    low, high = int(RAMP.min()), int(RAMP.max())
+    slope = write_dicom(tmp_path / "slope.dcm", RAMP, RescaleSlope="-1")
+    assert read_radiograph(slope, "none").range == (-high, -low)
+    intercept = write_dicom(tmp_path / "intercept.dcm", RAMP, RescaleIntercept="-7")
+    assert read_radiograph(intercept, "none").range == (low - 7, high - 7)
+
+
 def test_a_window_that_hides_the_whole_picture_is_named(tmp_path, write_dicom):
     path = write_dicom(tmp_path / "a.dcm", RAMP + 5000, WindowCenter="40", WindowWidth="400")
     with pytest.raises(UserError, match="single grey value; its display window makes them so"):
