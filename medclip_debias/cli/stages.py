@@ -21,8 +21,10 @@ import typer
 
 from medclip_debias.cli.common import must_know
 from medclip_debias.errors import UserError
-from medclip_debias.files import check_out, read_json
+from medclip_debias.files import check_out, read_json, read_json_or_none, write_json
 
+MADE_BY = "stages.json"
+"""File of a run: the words that made each product."""
 Verb = Callable[[list[str]], int]
 
 
@@ -79,18 +81,29 @@ def start_over(out: Path, mark: str = "*prepared*") -> None:
 
 
 def run_stages(stages: Sequence[Stage], out: Path, verb: Verb) -> None:
-    """Run the stages whose products are missing, and leave their times in ``results.json``."""
+    """Run the stages whose products are missing, and leave their times in ``results.json``.
+
+    Raises:
+        UserError: a product is there that other words have made.
+    """
     results = out / "results.json"
+    made: dict[str, str] = read_json_or_none(out / MADE_BY) or {}
     timing: dict[str, float] = {}
     with PeakMemory() as memory:
         for stage in stages:
+            words = [*map(str, stage.words() if callable(stage.words) else stage.words)]
+            line = f"{'' if stage.call else 'medclip-debias '}{shlex.join(words)}"
             if stage.product is not None and stage.product.exists():
+                if made.get(stage.name, line) != line:
+                    raise UserError(
+                        f"{stage.product}: `{made[stage.name]}` made it, and not `{line}`; give"
+                        " another --out, or --fresh to start over."
+                    )
                 typer.echo(f"# {stage.product} is there already")
                 continue
             if stage.name == "report":
                 _add(results, timing, memory)  # so that the report shows them
-            words = [*map(str, stage.words() if callable(stage.words) else stage.words)]
-            typer.echo(f"\n$ {'' if stage.call else 'medclip-debias '}{shlex.join(words)}")
+            typer.echo(f"\n$ {line}")
             began, code = time.perf_counter(), 0
             try:
                 if stage.call is None:
@@ -103,6 +116,9 @@ def run_stages(stages: Sequence[Stage], out: Path, verb: Verb) -> None:
             if code:
                 sys.exit(code)
             timing[stage.name] = time.perf_counter() - began
+            if stage.product is not None:
+                made[stage.name] = line
+                write_json(out / MADE_BY, made)
         timing["total"] = sum(timing.values())
         _add(results, timing, memory)
     typer.echo(f"\n{timing['total']:.0f} s, at most {memory.bytes / 2**30:.1f} GiB of memory")

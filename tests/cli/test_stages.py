@@ -61,3 +61,15 @@ def test_the_first_that_fails_ends_the_run_with_its_code_and_one_sentence(out, c
         assert stop.value.code == 2
         assert ["b"] not in ran
         assert capsys.readouterr().err == said
+
+
+def test_a_product_of_other_words_is_not_taken_for_these(out, capsys):
+    def made(studies):
+        (out / "phantom").mkdir(exist_ok=True)
+        run_stages([Stage("phantom", ["phantom", studies], out / "phantom")], out, Ran())
+
+    run_stages([Stage("phantom", ["phantom", 10], out / "phantom")], out, Ran())
+    made(10)
+    assert "is there already" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"phantom 10` made it, and not .*phantom 20`.* --fresh"):
+        made(20)
