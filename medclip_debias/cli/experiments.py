@@ -20,7 +20,7 @@ def experiment(
         list[str] | None, argument("Overrides, as base.train.steps=500 seeds=[0,1].")
     ] = None,
     out: Annotated[Path | None, "Folder; default runs/experiments/NAME."] = None,
-    workers: Annotated[int, option("Cells trained side by side.", min=1)] = 1,
+    workers: Annotated[int, option("Cells side by side; with --cluster its own.", min=1)] = 1,
     cluster: common.Cluster = None,
     planned: Annotated[
         bool, option("Only predict the time and write each cell's run.yaml.", "--plan")

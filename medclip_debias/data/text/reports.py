@@ -4,10 +4,11 @@
 well-formed reports (names normalised by its list, `medclip_debias.data.text.headings`; the last
 section of a name wins; without findings and impression, what follows the last section's first
 paragraph is ``last_paragraph``). It also reads mixed case, digits, ``FINDINGS:Lungs``, headers on
-the first line or inside one, and keeps wet reads and addenda apart. Unlike that parser it loses no
-findings below sub-headings (``LUNGS:``, ``ETT:``, a title of the study) or behind an inline
-``Comparison:``. `report_sentences` cuts the sections that `ReportSettings` names into sentences
-(`medclip_debias.data.text.sentences`). Words that are left aside are counted by section.
+the first line or inside one, Markdown's headings, and keeps wet reads and addenda apart. Unlike
+that parser it loses no findings below sub-headings (``LUNGS:``, ``ETT:``, a title of the study) or
+behind an inline ``Comparison:``. `report_sentences` cuts the sections that `ReportSettings` names
+into sentences (`medclip_debias.data.text.sentences`). Words that are left aside are counted by
+section.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ OTHER = "other heading"
 
 # Ends a section without naming the next one. A full-width line of underscores, not "___".
 _SEPARATOR = re.compile(r"^[ \t]*(?:_{10,}|FINAL REPORT)[ \t]*$", re.MULTILINE)
+# Markdown: a line that is a heading ("## Findings", "**Findings**"), and marks of bold text.
+_MARKED_LINE = re.compile(
+    r"^[ \t]*(?:#{1,6}[ \t]+|\*\*)[^\w\n]*(\w[^*#\n.!?]{0,60}?)[ \t:*#]*$", re.MULTILINE
+)
+_BOLD = re.compile(r"^[ \t]*[-*][ \t]+(?=\*\*)|\*\*+", re.MULTILINE)
 _BLANK_LINE = re.compile(r"\n[ \t]*\n")
 _ALNUM = re.compile(r"[^\W_]")
 _BODY = ("findings", "impression")
@@ -89,6 +95,7 @@ def sections(text: str, own: Collection[str] = (), rules: Language | None = None
     headings = rules.headings
     if rules.code != "en":  # an accent may be a character of its own
         text = unicodedata.normalize("NFC", text)
+    text = _without_markdown(text, headings)
     candidates = _candidates(text, frozenset(own), headings)
     structured = any(h.name in STRUCTURE and h.structural for h in candidates)
     if not structured:  # unknown capitals such as "CXR:" are then part of the note
@@ -107,6 +114,15 @@ def sections(text: str, own: Collection[str] = (), rules: Language | None = None
         if rest.strip():
             texts[NOTE] = rest.strip()
     return Sections({name.replace(" ", "_"): piece for name, piece in texts.items()}, aside)
+
+
+def _without_markdown(text: str, headings: Headings) -> str:
+    """Return a text whose known headings end in a colon and in which no word is bold."""
+
+    def heading(line: re.Match[str]) -> str:  # "# left 5th rib" is a fracture
+        return f"{line[1]}:" if line[1].lower() in headings.names else line[0]
+
+    return _BOLD.sub("", _MARKED_LINE.sub(heading, text))
 
 
 def _shown(name: str) -> str:

@@ -78,6 +78,14 @@ def test_a_well_formed_report_has_its_sections_in_order():
             "FINDINGS: Since the prior\n comparison: stable. Read at\n 10:30.",
             {"findings": "Since the prior\n comparison: stable. Read at\n 10:30."},
         ),
+        (
+            "**Indication:** Cough.\n\n- **FINDINGS**: No **large** mass.\n**Impression**\nFine.",
+            {"indication": "Cough.", "findings": "No large mass.", "impression": "Fine."},
+        ),
+        (
+            "## Findings\nOld.\n# left 5th rib\n### Impression:\n***\nFine.",
+            {"findings": "Old.\n# left 5th rib", "impression": "Fine."},
+        ),
     ],
 )
 def test_what_starts_a_section_and_what_does_not(text, expected):
