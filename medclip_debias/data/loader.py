@@ -18,7 +18,6 @@ from torch import Tensor
 
 from medclip_debias.config import AugmentSettings
 from medclip_debias.data.augment import Draws, augment, augment_on_device, draw
-from medclip_debias.data.claim_sentences import ClaimSentences
 from medclip_debias.data.executor import in_order
 from medclip_debias.data.frozen_features import FeatureFile, StoredAugmentations
 from medclip_debias.data.joint import JointSet
@@ -249,7 +248,6 @@ class StepBatches:
     Attributes:
         features: stored features that are read in the place of images, None at first; the rest of
             the batch is the same with and without.
-        claim_sentences: gives each batch further sentences, None at first.
     """
 
     def __init__(
@@ -291,7 +289,6 @@ class StepBatches:
             augmentations, augment, seed, len(pixels), pixels.shape[1], input_size
         )
         self.features: FeatureFile | None = None
-        self.claim_sentences: ClaimSentences | None = None
         self._mixture: Mixture | None = None
         if studies.sets is not None:
             members = [np.flatnonzero(studies.sets == n) for n in range(len(studies.shares))]
@@ -371,10 +368,6 @@ class StepBatches:
             none = np.empty(0, dtype=np.int64)
             return none, none, none
         texts, speakers = self._sentences.some(members, self.sentences_per_study, rng)
-        if self.claim_sentences is not None:
-            more, whose = self.claim_sentences.draw(members, rng)
-            order = np.argsort(speakers := np.concatenate([speakers, whose]), kind="stable")
-            texts, speakers = np.concatenate([texts, more])[order], speakers[order]
         if self.views_per_study == 1:
             return texts, speakers, speakers
         counts = np.bincount(places, minlength=len(members))

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from medclip_debias.data.agreement import read_agreement
-from medclip_debias.data.claim_sentences import ClaimSentences
 from medclip_debias.data.layout import STUDY_COLUMNS
 from medclip_debias.data.loader import Batch, TrainingStudies
 from medclip_debias.data.store import PreparedSet
@@ -31,7 +30,7 @@ from medclip_debias.language.class_probability import eta_table, log_probabiliti
 from medclip_debias.losses.batch import FIELDS
 from medclip_debias.losses.debiased import LanguageModelEta, TableEta
 from medclip_debias.losses.keywords import load_keywords
-from medclip_debias.losses.objective import EVIDENCE, LossSettings, Objective
+from medclip_debias.losses.objective import LossSettings, Objective
 from medclip_debias.models.start import TrainableModel
 from medclip_debias.models.text_encoder import SentenceTokenizer, TextEncoder, token_mean
 
@@ -97,23 +96,8 @@ class RunData:
                 f"{self.where}: the evidence 'claims' is set with other values of 'always' or "
                 "'uncertain' in two places; make them equal."
             )
-        chosen = claims[0] if claims else EVIDENCE.settings({"kind": "claims"}, "evidence")
-        return Evidence.open(self.prepared, chosen.always if chosen.always <= 1 else ()), chosen
-
-    @property
-    def study_numbers(self) -> NDArray[np.integer[Any]]:
-        """Number in the evidence of each training study."""
-        ids = pd.Index(self.prepared.studies["study_id"].astype(str))
-        return ids.get_indexer(pd.Index(study_ids(self.prepared, self.studies)))
-
-    @property
-    def text_numbers(self) -> NDArray[np.integer[Any]]:
-        """Number in the evidence of each distinct training sentence."""
-        return pd.Index(self.prepared.texts).get_indexer(pd.Index(self.studies.texts))
-
-    def claim_sentences(self, each: int) -> ClaimSentences:
-        """What adds sentences by the claims of the set to its batches."""
-        return ClaimSentences(self.evidence[0], self.study_numbers, self.text_numbers, each)
+        always = claims[0].always if claims[0].always <= 1 else ()
+        return Evidence.open(self.prepared, always), claims[0]
 
 
 def setting_of(loss: Any, name: str, place: str = "loss.") -> tuple[Any, str]:
@@ -210,11 +194,14 @@ class StatedRows:
 
 def _stated(run: RunData) -> StatedRows:
     evidence, settings = run.evidence
-    return StatedRows(evidence, run.study_numbers, settings.uncertain, run.device)
+    ids = pd.Index(run.prepared.studies["study_id"].astype(str))
+    numbers = ids.get_indexer(pd.Index(study_ids(run.prepared, run.studies)))
+    return StatedRows(evidence, numbers, settings.uncertain, run.device)
 
 
 def _claims(run: RunData) -> Tensor:
-    return torch.from_numpy(run.evidence[0].claim_numbers(run.text_numbers))
+    numbers = pd.Index(run.prepared.texts).get_indexer(pd.Index(run.studies.texts))
+    return torch.from_numpy(run.evidence[0].claim_numbers(numbers))
 
 
 def _graph(run: RunData) -> None:

@@ -326,8 +326,6 @@ class Run:
         )
         self.tokens = self.model.token_ids(self.studies.texts)
         self.fields = BatchFields(data)
-        if train.claim_sentences:
-            self.batches.claim_sentences = data.claim_sentences(train.claim_sentences)
 
     def train_mode(self) -> None:
         """Put everything into training mode; what is frozen stays in evaluation mode."""

@@ -96,8 +96,6 @@ class TrainSettings(Settings):
         accumulate: micro-batches into which each process cuts its share, to save memory.
         schedule: of the learning rate after the warm-up; with ``constant`` a run that is continued
             later equals one of that length.
-        claim_sentences: of each finding that some study of a batch has by its claims, sentences of
-            other reports that say it and nothing else, and as many that deny it.
         views_per_study: maximum number of images of a study in a batch.
         task: ``two_view`` learns from two augmentations of each image, without text.
         trainable: which parts of the encoders train.
@@ -129,7 +127,6 @@ class TrainSettings(Settings):
     batch_size: int = Field(64, ge=2)
     accumulate: int = Field(1, ge=1)
     sentences_per_study: int = Field(1, ge=1)
-    claim_sentences: int = Field(0, ge=0)
     views_per_study: int = Field(1, ge=1)
     task: Literal["image_text", "two_view"] = "image_text"
     lr: float = Field(1e-5, gt=0, le=1)
@@ -186,8 +183,6 @@ class TrainSettings(Settings):
             raise ValueError("features.augmentations is set, but augment changes no image")
         if self.task == "two_view" and features.augmentations == 1:
             raise ValueError("task two_view needs features.augmentations 2 or more (or 0)")
-        if self.task == "two_view" and self.claim_sentences:
-            raise ValueError("task two_view has no sentences; set claim_sentences to 0")
         return self
 
     def rate_in_words(self) -> str:

@@ -293,20 +293,6 @@ class TestShares:
                 if len(share.owners):
                     assert 0 <= share.owners.min() <= share.owners.max() < len(share.images)
 
-    @pytest.mark.parametrize("kind", [{}, {"views_per_study": 2}])
-    def test_of_processes_are_in_order_the_batch_with_further_sentences_too(self, kind):
-        def made(**share):
-            result = batches(batch_size=12, **kind, **share)
-            result.claim_sentences = SimpleNamespace(
-                draw=lambda members, rng: (np.arange(5), rng.integers(0, len(members), 5))
-            )
-            return result[3]
-
-        whole = made()
-        assert len(whole.texts) == len(batches(batch_size=12, **kind)[3].texts) + 5
-        for shares in ([made(rank=rank, world=3) for rank in range(3)], whole.split(3)):
-            assert same(joined(shares), augmented(whole))
-
     @pytest.mark.parametrize("kind", KINDS)
     def test_a_process_reads_the_pixels_of_its_share_alone(self, kind):
         for rank in range(3):

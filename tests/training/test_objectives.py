@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from pydantic import ValidationError
 
 from medclip_debias.config import SimilaritySettings
 from medclip_debias.data.agreement import write_agreement
@@ -243,25 +240,3 @@ def test_a_run_does_not_go_on_with_other_claims(settings, tmp_path):
     with pytest.raises(UserError, match="began with other claims"):
         train(reads)
     assert train(ignores).finished_before
-
-
-def test_sentences_by_claims_join_a_batch_of_any_objective(run, claimed, prepared_phantom):
-    def trainer(prepared, loss, **changes):
-        made = run(loss=loss, batch_size=16, **changes)
-        return Trainer(made.model_copy(update={"prepared": prepared}))
-
-    for loss in ({"kind": "multi_positive", "evidence": {"kind": "claims"}}, {"kind": "clip"}):
-        plain, more = trainer(claimed, loss), trainer(claimed, loss, claim_sentences=2)
-        batch, own = more.batches[0], plain.batches[0]
-        assert torch.equal(batch.studies, own.studies)
-        added = Counter(batch.texts.tolist()) - Counter(own.texts.tolist())
-        evidence = Evidence.open(claimed)
-        texts = [more.studies.texts[number] for number in added]
-        numbers = pd.Index(more.prepared.texts).get_indexer(pd.Index(texts))
-        assert set(evidence.single_claims(numbers)["sentence"]) == set(range(len(numbers)))
-        assert added
-        assert torch.isfinite(more.step(0)["loss"])
-    with pytest.raises(UserError, match="the set has no claims yet"):
-        trainer(prepared_phantom, {"kind": "clip"}, claim_sentences=2)
-    with pytest.raises(ValidationError, match="two_view has no sentences"):
-        run(loss={"kind": "clip"}, task="two_view", claim_sentences=1)

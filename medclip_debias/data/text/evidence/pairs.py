@@ -174,22 +174,6 @@ class Evidence:
         result[rows, columns] = np.where(silent, 0, atoms + 1)
         return result
 
-    def single_claims(self, sentences: Ints) -> pd.DataFrame:
-        """Those of T sentences that make one claim, for certain.
-
-        Returns:
-            A row for each: ``sentence``, its place in ``sentences``; ``claim``, the column of
-            `stated`; ``finding``, its place in ``lexicon.names``; ``present``, or else denied.
-        """
-        numbers = self.claim_numbers(sentences)
-        (single,) = np.nonzero(np.count_nonzero(numbers, axis=1) == 1)
-        claim = numbers[single].max(axis=1, initial=0) - 1
-        asked = [self._atoms.asked[number] for number in claim]
-        table = pd.DataFrame({"sentence": single, "claim": claim})
-        table["finding"] = np.asarray(self._atoms.finding)[claim]
-        table["present"] = [said is not None and said.present for said in asked]
-        return table[[said is not None and said.certain for said in asked]]
-
     def meta(self) -> dict[str, Any]:
         """What the evidence rests on, for the record of a run."""
         tables = self._sure.flat.nbytes + self._sure.conflict.nbytes
