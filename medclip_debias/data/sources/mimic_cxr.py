@@ -28,6 +28,7 @@ from medclip_debias.data.sources.mimic_files import (
     ImageFiles,
     Listed,
     ReportFiles,
+    holds_reports,
     image_tree,
     is_bare_tree,
 )
@@ -113,7 +114,7 @@ class MimicCxrSource(ArchiveSource):
     def recognise(cls, path: Path) -> Sure:
         """Take a release's tables, its zip of reports, and trees ``files/p1x`` or ``p1x``."""
         if path.is_file():
-            return Sure.RELEASE if path.name.lower().endswith(".zip") else Sure.NO
+            return Sure.RELEASE if holds_reports(path) else Sure.NO
         tables = any(any(path.glob(pattern)) for pattern in PATTERNS.values())
         trees = any(folder.is_dir() for folder in (path / "files").glob("p1[0-9]"))
         if tables or trees or (path / REPORTS_ZIP).is_file():

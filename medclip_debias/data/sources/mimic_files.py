@@ -184,6 +184,18 @@ class ReportFiles:
                 self._members["/".join(parts[-3:])] = name
 
 
+def holds_reports(path: Path) -> bool:
+    """Whether a file is the zip of the reports, by its name or by what it holds."""
+    if path.name == REPORTS_ZIP:
+        return True
+    try:
+        with zipfile.ZipFile(path) as packed:
+            names = packed.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError):
+        return False
+    return any(_REPORT.fullmatch("/".join(PurePosixPath(name).parts[-3:])) for name in names)
+
+
 def _name(patient: str, study: str) -> str:
     return f"p{patient[:2]}/p{patient}/s{study}.txt"
 

@@ -13,6 +13,9 @@ XML = "<eCitation><uId id='CXR1'/><AbstractText Label='FINDINGS'>Clear.</Abstrac
 
 def test_unknown_layouts_have_their_sentences(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
+    nested = tmp_path / "vindr"
+    nested.mkdir()
+    (nested / "train.csv").write_text("image_id\n1\n")
     cases = [
         (tmp_path / "none", "auto", "there is no such folder or file"),
         (tmp_path, "auto", "is not a known layout"),
@@ -21,6 +24,8 @@ def test_unknown_layouts_have_their_sentences(tmp_path):
         (tmp_path, "mimic", r"not a kind of source \(did you mean 'mimic_cxr'"),
         (tmp_path / "notes.txt", "auto", "is not a manifest"),
         (tmp_path / "notes.txt", "mimic_cxr", "is a file"),
+        (shutil.make_archive(tmp_path / "vindr", "zip", nested), "auto", "is packed; unpack it"),
+        (shutil.make_archive(tmp_path / "vindr", "gztar", nested), "auto", "is packed; unpack it"),
     ]
     for path, kind, sentence in cases:
         with pytest.raises(UserError, match=sentence):
