@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from tarfile import is_tarfile
 from typing import Any, get_args
 from zipfile import is_zipfile
 
@@ -49,7 +48,7 @@ def _surest(path: Path) -> Format:
     most = max(sure.values())
     # A release beside a table of one's own: which of them is meant, only its owner knows.
     first, *others = [f for f in known if sure[f.kind] in (most, Sure.DECLARED)]
-    if most <= Sure.FILES and path.is_file() and (is_zipfile(path) or is_tarfile(path)):
+    if most <= Sure.FILES and path.is_file() and is_zipfile(path):
         raise UserError(f"{path}: is packed; unpack it, and give the folder that it makes.")
     if most == Sure.NO:
         *some, last = [format_.looks for format_ in known]
