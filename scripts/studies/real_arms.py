@@ -310,7 +310,10 @@ def table(out: Path, study: dict[str, Any]) -> None:
         groups = [
             f"{arm}=" + ",".join(str(cells / name / arm / f"{s}") for s in shared) for arm in seeds
         ]
-        for row in compare([], named=groups, metrics=metrics, force=True)["rows"]:
+        compared = compare([], named=groups, metrics=metrics, force=True)
+        for why in compared["forced"]:  # then a difference has neither interval nor p
+            print(f"# {name}: {why}")
+        for row in compared["rows"]:
             known = {"archive": name, "metric": row["key"]}
             rows += [known | {"arm": arm, **found} for arm, found in row["groups"].items()]
     for row, p in zip(rows, holm([row.get("p") for row in rows]), strict=True):
