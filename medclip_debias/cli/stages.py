@@ -94,10 +94,11 @@ def run_stages(stages: Sequence[Stage], out: Path, verb: Verb) -> None:
             words = [*map(str, stage.words() if callable(stage.words) else stage.words)]
             line = f"{'' if stage.call else 'medclip-debias '}{shlex.join(words)}"
             if stage.product is not None and stage.product.exists():
-                if made.get(stage.name, line) != line:
+                now = _with_whole_paths(words)
+                if (before := made.get(stage.name, now)) != now:
                     raise UserError(
-                        f"{stage.product}: `{made[stage.name]}` made it, and not `{line}`; give"
-                        " another --out, or --fresh to start over."
+                        f"{stage.product}: `{before}` made it, and not `{now}`; give another --out,"
+                        " or --fresh to start over."
                     )
                 typer.echo(f"# {stage.product} is there already")
                 continue
@@ -117,12 +118,17 @@ def run_stages(stages: Sequence[Stage], out: Path, verb: Verb) -> None:
                 sys.exit(code)
             timing[stage.name] = time.perf_counter() - began
             if stage.product is not None:
-                made[stage.name] = line
+                made[stage.name] = _with_whole_paths(words)
                 write_json(out / MADE_BY, made)
         timing["total"] = sum(timing.values())
         _add(results, timing, memory)
     typer.echo(f"\n{timing['total']:.0f} s, at most {memory.bytes / 2**30:.1f} GiB of memory")
     typer.echo(f"Open {(out / 'report.html').resolve()}")
+
+
+def _with_whole_paths(words: Sequence[str]) -> str:
+    """The words of a stage, alike from wherever files and folders are named."""
+    return shlex.join(str(Path(word).resolve()) if Path(word).exists() else word for word in words)
 
 
 def _add(results: Path, timing: dict[str, float], memory: PeakMemory) -> None:

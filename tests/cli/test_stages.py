@@ -63,13 +63,17 @@ def test_the_first_that_fails_ends_the_run_with_its_code_and_one_sentence(out, c
         assert capsys.readouterr().err == said
 
 
-def test_a_product_of_other_words_is_not_taken_for_these(out, capsys):
-    def made(studies):
-        (out / "phantom").mkdir(exist_ok=True)
-        run_stages([Stage("phantom", ["phantom", studies], out / "phantom")], out, Ran())
+def test_a_product_of_other_words_is_not_taken_for_these(out, capsys, monkeypatch):
+    def made(studies, tree="phantom"):
+        def verb(words):
+            (out / "phantom").mkdir()
+            return 0
 
-    run_stages([Stage("phantom", ["phantom", 10], out / "phantom")], out, Ran())
-    made(10)
-    assert "is there already" in capsys.readouterr().out
+        run_stages([Stage("phantom", ["phantom", tree, studies], out / "phantom")], out, verb)
+        return capsys.readouterr().out
+
+    monkeypatch.chdir(out)
+    assert "is there already" not in made(10)
+    assert "is there already" in made(10, out / "phantom")  # named otherwise, but the same
     with pytest.raises(UserError, match=r"phantom 10` made it, and not .*phantom 20`.* --fresh"):
         made(20)
