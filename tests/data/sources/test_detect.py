@@ -16,6 +16,8 @@ def test_unknown_layouts_have_their_sentences(tmp_path):
     nested = tmp_path / "vindr"
     nested.mkdir()
     (nested / "train.csv").write_text("image_id\n1\n")
+    (tmp_path / "mimic" / "files" / "p10" / "p10000032").mkdir(parents=True)
+    (tmp_path / "mimic" / "files" / "p10" / "p10000032" / "s50414267.txt").write_text("Clear.")
     cases = [
         (tmp_path / "none", "auto", "there is no such folder or file"),
         (tmp_path, "auto", "is not a known layout"),
@@ -25,6 +27,10 @@ def test_unknown_layouts_have_their_sentences(tmp_path):
         (tmp_path / "notes.txt", "auto", "is not a manifest"),
         (tmp_path / "notes.txt", "mimic_cxr", "is a file"),
         (shutil.make_archive(tmp_path / "vindr", "zip", nested), "auto", "is packed; unpack it"),
+        (
+            shutil.make_archive(tmp_path / "renamed", "zip", tmp_path / "mimic"),
+            *("auto", "is a zip of reports without images"),
+        ),
     ]
     for path, kind, sentence in cases:
         with pytest.raises(UserError, match=sentence):
