@@ -181,13 +181,21 @@ class SetSettings(Settings):
     ``weight``: its share of a batch is its weight over the sum of all; with 0 it is not trained on,
     but its patients are kept out of training elsewhere. ``patients``: sets with the same name share
     patient ids; by default sets of the same archive do. ``batches``: sets with the same name share
-    batches that hold no other set; by default every batch is of all sets.
+    batches that hold no other set; by default every batch is of all sets. ``boxes``: files of
+    boxes that teach (``train.boxes``), in the place of those that the set was prepared with.
     """
 
     path: Path
     weight: float = Field(1.0, ge=0)
     patients: str | None = Field(None, min_length=1)
     batches: str = ""
+    boxes: tuple[Path, ...] = ()
+
+    @model_validator(mode="after")
+    def _taught(self) -> SetSettings:
+        if self.boxes and not self.weight:
+            raise ValueError("a set of weight 0 teaches nothing; leave out its boxes")
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -1,9 +1,10 @@
 """Several archives of real films in one model: what `make real DATA=FOLDER` runs.
 
 Finds the archives below the folder, prepares each, pretrains an image trunk on all training films
-without labels (SimCLR), trains on reports and on sentences from labels together, and judges each
-archive's test part. Every line that starts with `$` is a command that you can type yourself. Run
-again, it goes on where it stopped; `--fresh` starts over. docs/real.md has every stage.
+without labels (SimCLR), trains on reports, on sentences from labels and on the boxes of training
+films together, and judges each archive's test part. Every line that starts with `$` is a command
+that you can type yourself. Run again, it goes on where it stopped; `--fresh` starts over.
+docs/real.md has every stage.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import typer
 from commands import run_script
 from medclip_debias.cli import run
 from medclip_debias.cli.stages import Stage, run_stages, start_over
+from medclip_debias.data.joint import open_prepared
 from medclip_debias.data.loader import TrainingStudies
 from medclip_debias.data.prompts import packaged_sets
 from medclip_debias.data.sources.detect import detect
@@ -31,6 +33,8 @@ from medclip_debias.data.sources.tables import read_table, refuse_rows
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError, explained
 from medclip_debias.files import write_json
+from medclip_debias.training.boxes import boxed_phrases
+from medclip_debias.training.resolve import load_run
 from openi import judged_classes
 from real_report import has_reports, write_report
 
@@ -124,16 +128,19 @@ def find_archives(data: Path) -> list[Archive]:
     return archives
 
 
-def weighted_sets(prepared: dict[str, Path], *, text: bool) -> str:
+def weighted_sets(
+    prepared: dict[str, Path], *, text: bool, boxes: dict[str, list[Path]] | None = None
+) -> str:
     """Return the setting ``prepared`` of a run on all sets, as YAML in one line.
 
     Half of the image-text batches are of the archives with reports, and half of those of labels:
     in one batch the wording of a sentence would tell from which kind of archive its film is. Where
     either has fewer training studies than a batch, every batch is of both. Within these, and in
     batches of films alone, a set has the share of its training studies, .0001 or more. Sets that
-    nothing is trained on have weight 0, so that no other one trains on their patients.
+    nothing is trained on have weight 0, so that no other one trains on their patients. ``boxes``
+    are files of boxes that teach, by the name of the set.
     """
-    counts, reports = {}, {}
+    counts, reports, boxes = {}, {}, boxes or {}
     for name, path in prepared.items():
         data = PreparedSet.open(path)
         try:
@@ -153,9 +160,19 @@ def weighted_sets(prepared: dict[str, Path], *, text: bool) -> str:
             "weight": round(max(count / total[reports[name]], 1e-4), 4) if count else 0.0,
         }
         | ({"batches": "reports" if reports[name] else "labels"} if apart else {})
+        | ({"boxes": [f"{file}" for file in boxes[name]]} if count and boxes.get(name) else {})
         for name, count in counts.items()
     ]
     return json.dumps(sets)
+
+
+def boxes_teach(sets: str) -> bool:
+    """Whether any phrase of a run on these ``sets`` has a box on an image that trains."""
+    chosen = load_run("phantom/base", [f"prepared={sets}", "train.boxes={}"]).prepared
+    assert isinstance(chosen, tuple)
+    data, files = open_prepared(chosen), [each.boxes for each in chosen]
+    size = data.settings.size
+    return bool(boxed_phrases(data, files, size, sides=True, left_aside=Counter()))
 
 
 def fast_precision() -> str:
@@ -315,6 +332,8 @@ def stages(data: Path, out: Path, plan: Plan) -> list[Stage]:
     archives = find_archives(data)
     prepared = {archive.name: out / "prepared" / archive.name for archive in archives}
     lm, trunk, model = out / "language_model", out / "pretrained", out / "model"
+    groups = {archive.name: [*coco_boxes(archive, out / "boxes")] for archive in archives}
+    files = {name: [file for _, file in of_archive] for name, of_archive in groups.items()}
     first, *others = prepared.values()
     with_others = [word for path in others for word in ("--with", f"{path}")]
 
@@ -329,10 +348,11 @@ def stages(data: Path, out: Path, plan: Plan) -> list[Stage]:
         return ["train", "real/pretrain", *words, f"train.steps={plan.pretrain}"]
 
     def train() -> list[str]:
-        sets = weighted_sets(prepared, text=True)
+        sets = weighted_sets(prepared, text=True, boxes=files)
         words = [f"out={out}", f"prepared={sets}", f"model.start_from={trunk / 'model'}"]
-        words += [f"train.precision={fast_precision()}"]
-        return ["train", "real/joint", *words, f"train.steps={plan.train}"]
+        words += [f"train.precision={fast_precision()}", f"train.steps={plan.train}"]
+        words += ["train.boxes={}"] * boxes_teach(sets)
+        return ["train", "real/joint", *words]
 
     found = []
     for archive in archives:
@@ -344,7 +364,8 @@ def stages(data: Path, out: Path, plan: Plan) -> list[Stage]:
         found.append(Stage(f"claims_{name}", ["claims", f"{path}"], path / "claims.parquet"))
     found += [Stage("pretrain", pretrain), Stage("train", train)]
     for archive in archives:
-        found += _judging(archive, prepared[archive.name], model, out, plan)
+        boxes = groups[archive.name]
+        found += _judging(archive, prepared[archive.name], model, out, plan, boxes)
     calibration = out / "calibration.json"
     found.append(
         Stage(
@@ -376,7 +397,14 @@ def stages(data: Path, out: Path, plan: Plan) -> list[Stage]:
     return [*found, write]
 
 
-def _judging(archive: Archive, prepared: Path, model: Path, out: Path, plan: Plan) -> list[Stage]:
+def _judging(
+    archive: Archive,
+    prepared: Path,
+    model: Path,
+    out: Path,
+    plan: Plan,
+    boxes_of: list[tuple[str, Path]],
+) -> list[Stage]:
     """Evaluate on an archive's test part: its own labels and boxes, then those of other groups."""
     prompts = archive.kind if archive.kind in packaged_sets() else "chexpert"
     common = ["--bootstrap", f"{plan.bootstrap}", "--heatmaps", "4"]
@@ -393,7 +421,7 @@ def _judging(archive: Archive, prepared: Path, model: Path, out: Path, plan: Pla
 
     result = out / "archives" / archive.name / "results.json"
     found = [Stage(f"evaluate_{archive.name}", evaluate, result)]
-    for group, boxes in coco_boxes(archive, out / "boxes"):
+    for group, boxes in boxes_of:
         folder = out / "archives" / f"{archive.name}-{group}"
         words = ["evaluate", f"{model}", f"{prepared}", "--out", f"{folder}"]
         words += ["--phrases", f"{boxes}", *common]

@@ -67,6 +67,18 @@ def sentences_of(label: str, state: State) -> tuple[str, ...]:
     return sentences + (wording.sentences if state == "present" else ())
 
 
+def sided_sentences(label: str, side: Literal["left", "right"]) -> list[str]:
+    """Return the sentences that say that a label is present on one side.
+
+    >>> sided_sentences("Pneumothorax", "left")[:2]
+    ['There is left pneumothorax.', 'There is pneumothorax on the left.']
+    """
+    forms, nouns = wordings().states["present"], _wording(label).nouns
+    placed = [words for noun in nouns for words in (f"{side} {noun}", f"{noun} on the {side}")]
+    said = (form.format(words) for form in forms for words in placed)
+    return [words[:1].upper() + words[1:] for words in said]
+
+
 def contradicted(labels: Mapping[str, float | None]) -> set[str]:
     """Return the absent labels that another label of the study would contradict, if they were said.
 

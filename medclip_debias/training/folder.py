@@ -94,6 +94,8 @@ class RunFolder:
             provenance["language_model_hash"] = language_model_hash(model.text.folder)
         if "claims" in trainer.objective.requires:
             provenance["claims_hash"] = claims_hash(trainer.prepared)
+        if trainer.boxes is not None:
+            provenance["boxes_hash"] = trainer.boxes.files_hash
         self.identity = trainer.settings.model_dump(mode="json") | {
             "loss": trainer.loss_settings.model_dump(mode="json"),
             "provenance": provenance,

@@ -31,6 +31,7 @@ from medclip_debias.models.device import best_device
 from medclip_debias.models.dual_encoder import DualEncoder
 from medclip_debias.models.start import Start, TrainableModel, start_training
 from medclip_debias.models.text_encoder import load_masked_lm
+from medclip_debias.training.boxes import BoxTerm
 from medclip_debias.training.fields import OF_SENTENCES, BatchFields, RunData, excludes_own_study
 from medclip_debias.training.optim import (
     choose_parts,
@@ -183,6 +184,7 @@ class Run:
         norms: batch norms whose running statistics move once a step.
         optimizer: AdamW.
         counts: numbers of each part that train and that do not.
+        boxes: phrases whose boxes teach maps, or None.
         average: exponential moving average of the model, or None.
 
     Raises:
@@ -303,8 +305,8 @@ class Run:
         self.frozen = choose_parts(self.model, train, self.where)
         self.counts = parameter_counts(self.model)
         self.norms: list[StepBatchNorm2d] = []
-        if self.ranks.world > 1 or train.accumulate > 1:  # one pass is not the whole batch
-            several = self.ranks.world > 1
+        several = self.ranks.world > 1
+        if several or train.accumulate > 1 or train.boxes:  # one pass is not the whole batch
             self.norms = use_step_batch_norm(self.model.image_encoder, synchronised=several)
         # After the batch norms: the copy must have their buffers, for it takes them over in order.
         self.average = moving_average(self.model, train.ema) if train.ema else None
@@ -325,6 +327,16 @@ class Run:
             several_views=train.views_per_study > 1,
         )
         self.tokens = self.model.token_ids(self.studies.texts)
+        self.boxes: BoxTerm | None = None
+        if train.boxes:
+            if self.model.outputs.map_kind != "cosine":
+                raise UserError(
+                    f"{self.where}: 'train.boxes' teaches maps of cosines, and this model's are"
+                    " shares of attention; leave it out, or choose another aggregator."
+                )
+            self.boxes = BoxTerm(
+                self.prepared, self.settings, self.ranks, self.model.grid, self.where
+            )
         self.fields = BatchFields(data)
 
     def train_mode(self) -> None:

@@ -88,6 +88,22 @@ class LearningRateFactors(Settings):
     layer_decay: float = Field(1.0, gt=0, le=1)
 
 
+class BoxSettings(Settings):
+    """Boxes of training phrases that teach maps (`medclip_debias.training.boxes`).
+
+    Attributes:
+        weight: of their loss, beside the objective's.
+        phrases: in a step, of all processes together.
+        temperature: of the softmax over an image's regions; cosines are multiplied by it.
+        sides: a finding's name is also said with the side on which all its boxes lie.
+    """
+
+    weight: float = Field(0.2, gt=0)
+    phrases: int = Field(16, ge=1)
+    temperature: float = Field(14.0, gt=0)
+    sides: bool = True
+
+
 class TrainSettings(Settings):
     """The loop: AdamW, linear warm-up, cosine decay to 0 at ``steps`` (or a constant rate).
 
@@ -98,6 +114,7 @@ class TrainSettings(Settings):
             later equals one of that length.
         views_per_study: maximum number of images of a study in a batch.
         task: ``two_view`` learns from two augmentations of each image, without text.
+        boxes: maps also learn from boxes.
         trainable: which parts of the encoders train.
         ema: decay of an exponential moving average of the weights, which is validated and saved
             as the model.
@@ -161,6 +178,7 @@ class TrainSettings(Settings):
     wandb_project: str = "medclip-debias"
     augment: AugmentSettings = AugmentSettings()
     features: FeatureSettings = FeatureSettings()
+    boxes: BoxSettings | None = None
 
     @model_validator(mode="after")
     def _features_fit(self) -> TrainSettings:
@@ -181,6 +199,11 @@ class TrainSettings(Settings):
             )
         if features.augmentations and not augment.changes:
             raise ValueError("features.augmentations is set, but augment changes no image")
+        if self.boxes and (self.task == "two_view" or features.cache):
+            raise ValueError(
+                "boxes teach the maps of sentences on augmented images; leave out 'boxes', or train"
+                " on image_text without features.cache"
+            )
         if self.task == "two_view" and features.augmentations == 1:
             raise ValueError("task two_view needs features.augmentations 2 or more (or 0)")
         return self
@@ -253,6 +276,13 @@ class RunSettings(Settings):
                 f"a preset is named as --loss {loss}, or in the file as extends: loss:{loss}"
             )
         return loss
+
+    @model_validator(mode="after")
+    def _boxes_teach(self) -> RunSettings:
+        several = self.prepared if isinstance(self.prepared, tuple) else ()
+        if self.train.boxes is None and any(each.boxes for each in several):
+            raise ValueError("files of boxes are named, but train.boxes is not set")
+        return self
 
     @model_validator(mode="after")
     def _prepared_as_the_start(self) -> RunSettings:

@@ -27,12 +27,14 @@ from torch import Tensor, nn
 from medclip_debias.bounds import keep_in_bounds
 from medclip_debias.data.loader import Batch
 from medclip_debias.errors import ReportedWarning, UserError, explained
+from medclip_debias.evaluation.protocols.laterality import mirrored
 from medclip_debias.losses.batch import ContrastiveBatch
 from medclip_debias.losses.distributed import Ranks, gather_batch, gather_views, whole_batch_reason
 from medclip_debias.losses.objective import Objective
 from medclip_debias.models.batch_norm import remembering
 from medclip_debias.models.checkpoint import load_strictly
 from medclip_debias.models.features import ImageFeatures
+from medclip_debias.training.boxes import BoxTerm, box_loss
 from medclip_debias.training.distributed import average_gradients, total
 from medclip_debias.training.feature_cache import Features
 from medclip_debias.training.optim import learning_rate, set_rate
@@ -42,8 +44,9 @@ from medclip_debias.training.settings import RunSettings, TrainSettings
 SHARD_FROM = 2**22
 """Similarities of a batch (2048 images with a sentence each) from which `shares_loss` says yes."""
 
-# First word of the seed of what is masked, so that it shares no stream with the batches.
-_MASK = 3
+# First words of seeds, so that what is masked, and dropout where boxes teach, share no stream with
+# the batches.
+_MASK, _BOXES = 3, 6
 
 Embeddings = tuple[Tensor, Tensor]
 """What images are scored by (`ImageFeatures.stored`), and sentences ``[T, D]``; or two views."""
@@ -121,6 +124,8 @@ class Trainer(Run):
         self.optimizer.zero_grad(set_to_none=True)
         try:
             metrics = self.backward(batch, step)
+            if self.boxes is not None:
+                metrics |= self._learn_boxes(self.boxes, step, metrics["loss"])
         except FloatingPointError as error:
             raise self._not_a_number(step, str(error)) from error
         for norm in self.norms:
@@ -205,6 +210,32 @@ class Trainer(Run):
                 torch.autograd.backward(ends, starts)
         return self._metrics(loss, sum_masked, metrics)
 
+    def _learn_boxes(self, boxes: BoxTerm, step: int, loss: Tensor) -> dict[str, Tensor]:
+        """Add the gradients of what boxes teach; return their ``box_loss``, and the whole ``loss``.
+
+        In a pass of its own, whose images do not move the running statistics of batch norms.
+        """
+        batch, train, ranks = boxes.batch(step), self.settings.train, self.ranks
+        torch.manual_seed(step_seed([_BOXES, train.seed, step, ranks.rank]))
+        device, count, others = self.model.device, len(batch.texts), [*map(mirrored, batch.texts)]
+        ids = self.model.token_ids([*batch.texts, *others])
+        with self.precision.autocast():
+            features = self._encode_images(batch.images.to(device))
+            sentences = self.model.encode_ids(ids)
+        maps, each = self.model.region_scores(features, sentences), torch.arange(count)
+        no_side = torch.tensor([a == b for a, b in zip(batch.texts, others, strict=True)])
+        term = boxes.options.weight * box_loss(
+            maps[each, each],
+            batch.masks.to(device),
+            boxes.options.temperature,
+            maps[each, count + each].masked_fill(no_side.to(device)[:, None], -torch.inf),
+        )
+        self.precision.scaler.scale(term).backward()
+        term = term.detach()
+        if ranks.world > 1:
+            term = term.new_full((), total(float(term), ranks, device) / ranks.world)
+        return {"box_loss": term / boxes.options.weight, "loss": loss + term}
+
     def _micro_batches(self, batch: Batch, step: int) -> list[MicroBatch]:
         """The micro-batches, with seeds by their number among those of all processes."""
         k = self.settings.train.accumulate
@@ -247,6 +278,9 @@ class Trainer(Run):
         pixels = batch.images_on(self.model.device)
         if self.stored is not None and self.stored.images is not None:
             return ImageFeatures(self.stored.region_vectors(pixels))
+        return self._encode_images(pixels)
+
+    def _encode_images(self, pixels: Tensor) -> ImageFeatures:
         images = self.model.normalise(pixels)
         if self.settings.train.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)

@@ -235,7 +235,15 @@ def _introduce(folder: RunFolder, start: int, say: Say) -> None:
     starts = trainer.start.sentences() if trainer.start else []
     options = trainer.settings.train
     rate = [f"the learning rate {options.rate_in_words()}"] * (options.warmup_steps > options.steps)
-    for sentence in [*sets, *starts, what_trains(trainer.counts), *rate, *folder.continues(start)]:
+    boxes = [trainer.boxes.describe()] if trainer.boxes else []
+    for sentence in [
+        *sets,
+        *starts,
+        *boxes,
+        what_trains(trainer.counts),
+        *rate,
+        *folder.continues(start),
+    ]:
         say(sentence)
 
 

@@ -38,11 +38,13 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.compare import compare
 from medclip_debias.evaluation.item_tables import item_keys
+from medclip_debias.evaluation.phrase_selection import Phrase, phrases_in
 from medclip_debias.evaluation.protocols.laterality import mirrored
 from medclip_debias.evaluation.statistics import holm, seed_summary
 from medclip_debias.experiments.doses import write_eta
 from medclip_debias.files import atomic_file, atomic_folder, write_json
 from openi import judged_classes
+from real_job import Archive, coco_boxes
 from studies.eta_table import from_claims
 from studies.flip_claims import copy_with_claims
 
@@ -136,9 +138,51 @@ def prepare(data: Path, out: Path, study: dict[str, Any]) -> None:
     for name in names if study.get("scores") else ():
         if not any((sets / "72" / name).glob("scores*")):
             command("score", sets / "72" / name, "--language-model", model)
+    for name in study["labels"] if any("boxes" in arm for arm in arms.values()) else ():
+        files = [
+            file for _, file in coco_boxes(Archive(data / name, name, "", True), out / "boxes")
+        ]
+        move_boxes(
+            PreparedSet.open(sets / "72" / name), files, out / "boxes_moved" / f"{name}.json"
+        )
     if study.get("eta") and not (out / "eta.parquet").exists():
         trained = [sets / "72" / name for name in (study["reports"], *study["labels"])]
         write_eta(eta_by_claims(trained), out / "eta.parquet")
+
+
+def move_boxes(data: PreparedSet, files: Sequence[Path], out: Path) -> None:
+    """Write the boxes of a set's training phrases, each phrase with those of another image.
+
+    Those of the next phrase of the same words, in an order drawn once: what is left is where a
+    finding usually lies.
+
+    Args:
+        data: the set.
+        files: of boxes; its own where there is none.
+        out: a file in COCO's form.
+    """
+    found = [phrases_in(data, "train", data.settings.size, file) for file in files or (None,)]
+    alike: dict[str, list[Phrase]] = {}
+    for phrase in (phrase for each in found for phrase in each.phrases):
+        alike.setdefault(phrase.text, []).append(phrase)
+    rng, annotations, images = np.random.default_rng(0), list[dict[str, Any]](), {}
+    for number, (text, phrases) in enumerate(alike.items(), start=1):
+        order = rng.permutation(len(phrases))
+        for place, source in zip(order, np.roll(order, 1), strict=True):
+            here, there = phrases[place].geometry, phrases[source].geometry
+            ratios = np.tile([here.width / there.width, here.height / there.height], 2)
+            name = f"{data.images['image_id'].iloc[phrases[place].row]}.png"
+            size = {"width": here.width, "height": here.height}
+            images[phrases[place].row] = {"id": phrases[place].row, "file_name": name} | size
+            for box in phrases[source].boxes:
+                annotations.append(
+                    {"id": len(annotations), "image_id": phrases[place].row, "label_text": text}
+                    | {"category_id": number, "bbox": (np.array(box) * ratios).tolist()}
+                )
+    names = [{"id": n, "name": each[0].category} for n, each in enumerate(alike.values(), start=1)]
+    content = {"images": [*images.values()], "annotations": annotations, "categories": names}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(out, content)
 
 
 def eta_by_claims(folders: Sequence[Path]) -> dict[str, float]:
@@ -205,6 +249,9 @@ def training_sets(out: Path, study: dict[str, Any], arm: dict[str, Any], *, text
         folders = [trained / name]
         folders += [out / "sets" / "mirrored" / name] * (name in arm.get("mirrored", ()))
         batches = f", batches: {'reports' if name == reports else 'labels'}" * own
+        if text and "boxes" in arm and name in labels:
+            kind, pattern = arm["boxes"], f"{name}*.json"
+            batches += f", boxes: [{', '.join(map(str, sorted((out / kind).glob(pattern))))}]"
         weight = round(share / len(folders), 4)
         sets += [f"{{path: {folder}, weight: {weight}{batches}}}" for folder in folders]
     judged = [trained / name for name in study["judged"] if name not in counts]

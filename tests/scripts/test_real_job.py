@@ -49,7 +49,7 @@ def archives(nih_folder, tmp_path):
     images |= {f"{n:08d}_000": (LABELS[n % 4], "test") for n in range(70, 86)}
     folder = nih_folder("archives/labels", images)
     boxes = ["image,source,finding,x,y,width,height"]
-    boxes += [f"{n:08d}_000.png,Others,Effusion,2,3,8.5,6" for n in range(70, 86)]
+    boxes += [f"{n:08d}_000.png,Others,Effusion,2,3,8.5,6" for n in (*range(1, 20), *range(70, 86))]
     boxes += ["99999999_000.png,Others,Mass,1,1,2,2", "00000071_000.png,Else,Mass,1,1,4,4"]
     (folder / "boxes.csv").write_text("\n".join([*boxes, ""]))
     own = ["Image Index,Finding Label,Bbox [x,y,w,h],,,"]
@@ -75,7 +75,7 @@ def test_it_goes_from_a_folder_to_a_page_and_goes_on_where_it_stopped(
     out = tmp_path / "real"
     assert load_run(Path("real/pretrain")).preprocessing.prepare.size == 128  # as it is prepared
     run_stages(real_job.stages(archives, out, TINY), out, small)
-    told = capsys.readouterr().out
+    told, said = capsys.readouterr()
     assert "# letters: left aside" in told
     assert "# labels/boxes.csv: skipped 1 boxes of images that are not here" in told
     assert "found 2 archives: labels (chestxray14), reports (manifest)" in told
@@ -97,6 +97,9 @@ def test_it_goes_from_a_folder_to_a_page_and_goes_on_where_it_stopped(
     trained = json.loads((out / "archives" / "labels" / "results.json").read_text())["archives"]
     assert trained["relation"] == "same set"
     learned_by_a_classifier(out)
+    training = PreparedSet.open(out / "prepared" / "labels").images.query("split == 'train'")
+    taught = training["image_id"].between("00000001_000", "00000019_000").sum()
+    assert f"boxes of {taught} phrases on {taught} images teach" in said
     model = (out / "model" / "model.safetensors").stat().st_mtime_ns
     run_stages(real_job.stages(archives, out, TINY), out, small)
     again = capsys.readouterr().out
@@ -151,7 +154,7 @@ def test_boxes_of_other_groups_keep_their_places_and_a_bad_table_is_one_sentence
     files = dict(real_job.coco_boxes(archive, tmp_path / "boxes"))
     assert files.keys() == {"Others", "Else"}
     content = json.loads(files["Others"].read_text())
-    assert len(content["images"]) == len(content["annotations"]) == 16  # one film is not there
+    assert len(content["images"]) == len(content["annotations"]) == 35  # one film is not there
     assert {(image["width"], image["height"]) for image in content["images"]} == {(24, 24)}
     boxes = np.array([each["bbox"] for each in content["annotations"]])
     assert (boxes == [2, 3, 8.5, 6]).all()

@@ -1,7 +1,9 @@
 """The registered arms on several archives: settings that exist, mirrored reports, chosen claims."""
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -11,8 +13,10 @@ from hypothesis import strategies as st
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.secret import read_secret
+from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.catalogue import COMPARED
 from medclip_debias.evaluation.item_tables import ItemNames, write_items
+from medclip_debias.evaluation.phrase_selection import phrases_in
 from medclip_debias.losses.presets import presets
 from medclip_debias.training.resolve import load_run
 from studies import real_arms
@@ -81,3 +85,36 @@ def test_a_doubling_of_patients_changes_an_outcome_by_the_slope_of_a_line():
     values = pd.Series(rows).rename_axis(["arm", "seed"]).to_frame("auc")
     assert list(real_arms.doublings(arms, values)) == ["auc: +0.020 a doubling [+0.020, +0.020]"]
     assert not list(real_arms.doublings({"all": {}, "large": {"size": 128}}, values))
+
+
+def test_moved_boxes_are_those_of_other_images_of_the_finding(prepared_phantom, tmp_path):
+    """As many of each finding, each somewhere in its image, nearly none where it was."""
+    data = PreparedSet.open(prepared_phantom)
+    images = data.images[data.frontal & (data.images["split"] == "train")].head(12)
+    sizes = images[["image_id", "width", "height"]].to_numpy().tolist()
+    listed = [
+        {"id": n, "file_name": f"{name}.png", "width": int(w), "height": int(h)}
+        for n, (name, w, h) in enumerate(sizes)
+    ]
+    boxes = [
+        {"id": n, "image_id": n, "category_id": 1, "label_text": "Mass.", "bbox": [n, 2, 3, 4]}
+        for n in range(len(listed))
+    ]
+    content = {"images": listed, "annotations": boxes, "categories": [{"id": 1, "name": "Mass"}]}
+    file, moved = tmp_path / "boxes.json", tmp_path / "moved.json"
+    file.write_text(json.dumps(content))
+    real_arms.move_boxes(data, [file], moved)
+    before, after = (phrases_in(data, "train", 32, each).phrases for each in (file, moved))
+    places = [
+        {
+            p.row: (np.array(p.boxes[0]) / np.tile([p.geometry.width, p.geometry.height], 2)).round(
+                6
+            )
+            for p in phrases
+        }
+        for phrases in (before, after)
+    ]
+    assert places[0].keys() == places[1].keys()
+    assert not any((places[0][row] == places[1][row]).all() for row in places[0])
+    first, second = (sorted(box.tolist() for box in each.values()) for each in places)
+    assert first == second
