@@ -10,7 +10,7 @@ import shutil
 
 import pytest
 
-from medclip_debias.config import SimilaritySettings
+from medclip_debias.config import SetSettings, SimilaritySettings
 from medclip_debias.evaluation.evaluate import evaluate
 from medclip_debias.evaluation.validation import validator_of
 from medclip_debias.losses.objective import build_objective, loss_settings
@@ -29,7 +29,7 @@ TRAININGS = {
     "lse_nl": {"loss": RUNS["keyword"], "accumulate": 2, "checkpoint_text": True},
     "local_words": {"loss": RUNS["sogclr"], "augment": {"where": "device"}},
     "max": {"loss": RUNS["claims"], "validate_every": 2, "keep": "best"},
-    "nl": {"loss": RUNS["labels"], "views_per_study": 2},
+    "nl": {"loss": RUNS["labels"], "views_per_study": 2, "boxes": {"phrases": 4}},
     "global": {"loss": GLOFND, "task": "two_view"},
     "lse": {
         "features": {"cache": True, "text": True, "augmentations": 2},
@@ -54,13 +54,15 @@ def test_every_loss_stays_on_its_device(make):
 
 
 @pytest.mark.parametrize("aggregator", TRAININGS)
-def test_a_training_resumes_to_the_same_weights(run, claimed, tmp_path, aggregator):
+def test_a_training_resumes_to_the_same_weights(run, claimed, box_file, tmp_path, aggregator):
     """Checkpoints, validation and heatmaps of examples are part of it."""
     plain = {"device": "second", "steps": 2, "lr": 1e-2, "checkpoint_every": 1, "preview": "on"}
     settings, said = run(**plain, **TRAININGS[aggregator]), []
     similarity = SimilaritySettings(aggregator=aggregator, chunk=3)
     model = settings.model.model_copy(update={"similarity": similarity})
-    settings = settings.model_copy(update={"prepared": claimed, "model": model})
+    files = (box_file,) if settings.train.boxes else ()
+    sets = (SetSettings(path=claimed, boxes=files),)
+    settings = settings.model_copy(update={"prepared": sets, "model": model})
     broken = settings.model_copy(update={"out": tmp_path / "broken"})
     validator = validator_of(claimed, 20)
 

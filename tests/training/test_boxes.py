@@ -28,30 +28,6 @@ from tests.training.test_step import STILL, assert_same_gradients, gradients_of
 PHRASES = 8
 
 
-@pytest.fixture(scope="module")
-def box_file(prepared_phantom: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """COCO boxes on every frontal image: an effusion in the image's left half, a mass across."""
-    data = PreparedSet.open(prepared_phantom)
-    images = data.images[data.frontal].reset_index(drop=True)
-    listed, drawn = [], []
-    for number, (name, width, height) in enumerate(
-        zip(images["image_id"], images["width"], images["height"], strict=True)
-    ):
-        size = {"width": int(width), "height": int(height)}
-        listed.append({"id": number, "file_name": f"{name}.png"} | size)
-        left = [0, height / 2, width / 4, height / 4]
-        across = [width / 4, height / 4, width / 2, height / 2]
-        for category, label, box in ((1, "Pleural effusion.", left), (2, "Mass.", across)):
-            drawn.append(
-                {"id": len(drawn), "image_id": number, "category_id": category}
-                | {"bbox": [float(value) for value in box], "label_text": label}
-            )
-    names = [{"id": 1, "name": "Pleural Effusion"}, {"id": 2, "name": "Mass"}]
-    path = tmp_path_factory.mktemp("boxes") / "boxes.json"
-    path.write_text(json.dumps({"images": listed, "annotations": drawn, "categories": names}))
-    return path
-
-
 @pytest.fixture
 def taught(run: Callable[..., RunSettings], box_file: Path) -> Callable[..., RunSettings]:
     """A function: a run that these boxes teach."""
