@@ -71,6 +71,8 @@ def select_phrases(
     annotation_split: AnnotationSplit = "as_split",
     views: Views = "frontal",
     merge: Merge = "none",
+    *,
+    may_be_none: bool = False,
 ) -> Phrases:
     """Phrases on images of ``split`` or held out.
 
@@ -80,37 +82,8 @@ def select_phrases(
 
     ``file``, a COCO file or MS-CXR CSV, takes the place of the set's own boxes; its images are
     found by path or file name. ``annotation_split`` ``all`` does not look at phrases' own splits.
-    Raises `Skipped` where no phrase is left.
+    Raises `Skipped` where no phrase is left, unless there ``may_be_none``.
     """
-    selected = phrases_in(data, split, input_size, file, annotation_split, views)
-    if merge != "none":
-        selected.phrases, selected.counts["merged"] = merge_phrases(selected.phrases, merge)
-    if selected.phrases:
-        return selected
-    counts = selected.counts
-    if not any(counts[name] for name in (*COUNTS[:5], "other_shape")):
-        raise Skipped(f"{'The set' if file is None else file.name} has no phrases with boxes.")
-    listed = "the set's phrases" if file is None else f"the phrases in {file.name}"
-    raise Skipped(
-        f"None of {listed} can be"
-        f" used: {counts['other_splits']} are on images of other splits than '{split}' and"
-        f" '{HELD_OUT}', {counts['other_annotation_splits']} have another split of their own (the"
-        f" option annotation_split: all takes them), {counts['other_views']} are on images that"
-        f" are not frontal (views: all takes them), {counts['without_image']} are on images that"
-        f" are not in the set, {counts['without_box']} have no box with an area inside their image,"
-        f" {counts['other_shape']} were annotated on an image of another shape."
-    )
-
-
-def phrases_in(
-    data: PreparedSet,
-    split: str,
-    input_size: int,
-    file: Path | None = None,
-    annotation_split: AnnotationSplit = "as_split",
-    views: Views = "frontal",
-) -> Phrases:
-    """`select_phrases` of which none may be left."""
     source: dict[str, Any] = {"phrases": "the prepared set"}
     if file is not None:
         source = {"phrases": file.name, "hash": file_hash(file) if file.is_file() else ""}
@@ -159,7 +132,23 @@ def phrases_in(
             )
     if +own_splits:
         source["annotation_splits"] = dict(sorted((+own_splits).items()))
-    return Phrases(phrases, {name: counts[name] for name in COUNTS}, source)
+    selected = Phrases(phrases, {name: counts[name] for name in COUNTS}, source)
+    if merge != "none":
+        selected.phrases, selected.counts["merged"] = merge_phrases(phrases, merge)
+    if selected.phrases or may_be_none:
+        return selected
+    if not any(counts[name] for name in (*COUNTS[:5], "other_shape")):
+        raise Skipped(f"{'The set' if file is None else file.name} has no phrases with boxes.")
+    listed = "the set's phrases" if file is None else f"the phrases in {file.name}"
+    raise Skipped(
+        f"None of {listed} can be"
+        f" used: {counts['other_splits']} are on images of other splits than '{split}' and"
+        f" '{HELD_OUT}', {counts['other_annotation_splits']} have another split of their own (the"
+        f" option annotation_split: all takes them), {counts['other_views']} are on images that"
+        f" are not frontal (views: all takes them), {counts['without_image']} are on images that"
+        f" are not in the set, {counts['without_box']} have no box with an area inside their image,"
+        f" {counts['other_shape']} were annotated on an image of another shape."
+    )
 
 
 def phrases_of(request: Request) -> Phrases:

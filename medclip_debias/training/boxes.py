@@ -30,7 +30,7 @@ from medclip_debias.data.sources.findings import finding_sentence
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.templates import sentences_of, sided_sentences
 from medclip_debias.errors import UserError, counted
-from medclip_debias.evaluation.phrase_selection import Phrase, phrases_in
+from medclip_debias.evaluation.phrase_selection import Phrase, select_phrases
 from medclip_debias.files import file_hash
 from medclip_debias.losses.distributed import Ranks
 from medclip_debias.models.region_grid import RegionGrid
@@ -47,6 +47,8 @@ _LEFT_ASIDE = {
     "without_box": "without a box inside their image",
     "other_shape": "annotated on an image of another shape",
     "denials": "that no box can show",
+    "zero_area_boxes": "boxes without area",
+    "outside_boxes": "boxes outside their image",
 }
 
 
@@ -146,7 +148,7 @@ class BoxTerm:
     def _said_aside(self) -> str:
         aside = {said: self.left_aside[name] for name, said in _LEFT_ASIDE.items()}
         named = [f"{count} {said}" for said, count in aside.items() if count]
-        return f" left aside: {', '.join(named) or 'none'}"
+        return f" phrases left aside: {', '.join(named) or 'none'}"
 
 
 def boxed_phrases(
@@ -170,18 +172,20 @@ def boxed_phrases(
         UserError: a file cannot be read.
     """
     trains = (prepared.images["split"] == "train").to_numpy()
-    parts, starts = [prepared], np.zeros(1, dtype=np.int64)
+    parts: Sequence[PreparedSet] = [prepared]
+    starts, weights = [0], [1.0]
     if isinstance(prepared, JointSet):
-        parts, starts = list(prepared.parts), prepared.starts
-        trains = trains & prepared.drawn
+        parts, starts, weights = prepared.parts, prepared.starts.tolist(), prepared.weights
     taught = []
-    for part, start, others in zip(parts, starts, files, strict=False):
+    for part, start, weight, others in zip(parts, starts, weights, files, strict=False):
+        if not weight:
+            continue
         found: dict[tuple[int, str], list[Phrase]] = {}
         for file in others or (None,):
-            selected = phrases_in(part, "train", input_size, file)
+            selected = select_phrases(part, "train", input_size, file, may_be_none=True)
             left_aside.update(selected.counts)
             for phrase in selected.phrases:
-                found.setdefault((int(start) + phrase.row, phrase.text), []).append(phrase)
+                found.setdefault((start + phrase.row, phrase.text), []).append(phrase)
         for (row, _), alike in found.items():
             if not trains[row] or not alike[0].groundable:
                 left_aside["denials" if trains[row] else "not_training"] += len(alike)

@@ -38,7 +38,7 @@ from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.compare import compare
 from medclip_debias.evaluation.item_tables import item_keys
-from medclip_debias.evaluation.phrase_selection import Phrase, phrases_in
+from medclip_debias.evaluation.phrase_selection import Phrase, select_phrases
 from medclip_debias.evaluation.protocols.laterality import mirrored
 from medclip_debias.evaluation.statistics import holm, seed_summary
 from medclip_debias.experiments.doses import write_eta
@@ -161,7 +161,7 @@ def move_boxes(data: PreparedSet, files: Sequence[Path], out: Path) -> None:
         files: of boxes; its own where there is none.
         out: a file in COCO's form.
     """
-    found = [phrases_in(data, "train", data.settings.size, file) for file in files or (None,)]
+    found = [select_phrases(data, "train", data.settings.size, file) for file in files or (None,)]
     alike: dict[str, list[Phrase]] = {}
     for phrase in (phrase for each in found for phrase in each.phrases):
         alike.setdefault(phrase.text, []).append(phrase)

@@ -16,7 +16,7 @@ from medclip_debias.data.secret import read_secret
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.evaluation.catalogue import COMPARED
 from medclip_debias.evaluation.item_tables import ItemNames, write_items
-from medclip_debias.evaluation.phrase_selection import phrases_in
+from medclip_debias.evaluation.phrase_selection import select_phrases
 from medclip_debias.losses.presets import presets
 from medclip_debias.training.resolve import load_run
 from studies import real_arms
@@ -104,7 +104,7 @@ def test_moved_boxes_are_those_of_other_images_of_the_finding(prepared_phantom, 
     file, moved = tmp_path / "boxes.json", tmp_path / "moved.json"
     file.write_text(json.dumps(content))
     real_arms.move_boxes(data, [file], moved)
-    before, after = (phrases_in(data, "train", 32, each).phrases for each in (file, moved))
+    before, after = (select_phrases(data, "train", 32, each).phrases for each in (file, moved))
     places = [
         {
             p.row: (np.array(p.boxes[0]) / np.tile([p.geometry.width, p.geometry.height], 2)).round(
