@@ -45,6 +45,7 @@ def write_report(out: Path, archives: list[str]) -> Path:
     sections = [
         ("Zero-shot classification", [_zero_shot(own), _classes(own)]),
         ("Grounding", [_grounding(results, maps[name]) for name in MAPS]),
+        ("Left and right", [_laterality(results)]),
         ("Retrieval", [_retrieval({n: own[n] for n in own if has_reports(out / "prepared" / n)})]),
         ("Calibration across archives", [_calibration(calibration)]),
     ]
@@ -106,6 +107,23 @@ def _grounding(results: Mapping[str, Results], metric: Metric) -> Table:
     head = ("boxes", "phrases", metric.title, "95% interval", *FLOORS)
     caption = metric.definition + (f" {BOXES}" if metric.name == MAPS[0] else "")
     return Table(metric.title, head, tuple(rows), caption)
+
+
+def _laterality(results: Mapping[str, Results]) -> Table:
+    rows = []
+    for name, found in results.items():
+        value, details = found.value("laterality", "right_side"), found.details("laterality")
+        if value is not None:
+            bounds = interval(found.interval("laterality", "right_side"))
+            rows.append(
+                (name, details["asked"], number(details["sentences"]), number(value), bounds)
+            )
+    head = ("archive", "asked", "sentences", "right side", "95% interval")
+    caption = (
+        "Sentences that name one side, from reports, or of findings whose boxes lie on one: the"
+        " share that scores higher with its image than with left and right exchanged. Chance is .5."
+    )
+    return Table("Left and right", head, tuple(rows), caption)
 
 
 def _retrieval(results: Mapping[str, Results]) -> Table:

@@ -8,7 +8,7 @@ padded or is another one, and nothing says where a box would lie: all boxes are 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from medclip_debias.data.records import RELATIVE, Box, PhraseRecord
 from medclip_debias.errors import UserError
@@ -89,6 +89,20 @@ def check_sizes(fitted: Iterable[tuple[PhraseRecord, Fitted]]) -> None:
             " images, and nothing says how large those were; give the images that were annotated,"
             " or their width and height beside the boxes."
         )
+
+
+def side_of(boxes: Iterable[Box], width: float) -> Literal["left", "right"] | None:
+    """The side of the patient on which all boxes lie, where they lie in one half of the image.
+
+    Of a frontal radiograph as it is read: the patient's right is on the image's left.
+
+    >>> side_of([(1, 0, 3, 3), (0, 5, 2, 2)], width=10), side_of([(4, 0, 3, 3)], width=10)
+    ('right', None)
+    """
+    ends = [(x, x + w) for x, _, w, _ in boxes]
+    if ends and all(right <= width / 2 for _, right in ends):
+        return "right"
+    return "left" if ends and all(left >= width / 2 for left, _ in ends) else None
 
 
 def same_shape(annotated: tuple[int, int], actual: tuple[int, int]) -> bool:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from medclip_debias.data.augment import augment, draw
+from medclip_debias.data.boxes import side_of
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.joint import JointSet
 from medclip_debias.data.sources.findings import finding_sentence
@@ -208,11 +209,8 @@ def boxed(row: int, alike: Sequence[Phrase], *, sides: bool) -> BoxedPhrase:
     plain, sided = [first.text], list[str]()
     if first.text == finding_sentence(first.category):
         plain += sentences_of(first.category, "present")
-        half, ends = frame.width / 2, boxes[:, 0] + boxes[:, 2]
-        if sides and (ends <= half).all():
-            sided = sided_sentences(first.category, "right")
-        elif sides and (boxes[:, 0] >= half).all():
-            sided = sided_sentences(first.category, "left")
+        if sides and (side := side_of(boxes.tolist(), frame.width)):
+            sided = sided_sentences(first.category, side)
     return BoxedPhrase(row, plain, sided, prepared.box_to_model(boxes))
 
 

@@ -1,17 +1,23 @@
 """Laterality: does an image score higher with "left effusion" or with "right effusion"?
 
 Every sentence of a report that affirms something of one side is asked of its own image beside the
-same sentence with left and right exchanged. A model that reads no sides wins half of them.
+same sentence with left and right exchanged. Where no report does, as in archives of labels, a
+finding whose boxes all lie in one half of a frontal image is asked so. A model that reads no sides
+wins half of them.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 
+from medclip_debias.data.boxes import side_of
+from medclip_debias.data.templates import sided_sentences
+from medclip_debias.evaluation.phrase_selection import Phrase, phrases_of
 from medclip_debias.evaluation.protocol import (
     Draw,
     Measured,
@@ -51,6 +57,22 @@ def sides_of(sentence: str) -> set[str]:
     return {match.group().lower() for match in _SIDE.finditer(sentence)}
 
 
+def sided_findings(request: Request) -> Iterator[tuple[int, str]]:
+    """Rows of images, and of each a finding whose boxes lie on one side, said with it."""
+    try:
+        phrases = request.once(phrases_of).phrases
+    except Skipped:
+        return
+    found: dict[tuple[int, str], list[Phrase]] = {}
+    for phrase in phrases:
+        found.setdefault((phrase.row, phrase.category), []).append(phrase)
+    for (row, category), alike in found.items():
+        boxes = [(x, y, w, h) for phrase in alike for x, y, w, h in phrase.boxes]
+        side = side_of(boxes, alike[0].geometry.width) if alike[0].groundable else None
+        said = sided_sentences(category, side) if side and request.data.frontal[row] else []
+        yield from ((row, text) for text in said[:1])
+
+
 class LateralityProtocol(ScoreProtocol):
     """The sentences of the reports of some images, each beside its mirror."""
 
@@ -70,9 +92,12 @@ class LateralityProtocol(ScoreProtocol):
                 asked |= dict.fromkeys((row, text) for row in rows_of_study[study])
             elif sides:
                 self._left_aside["both_sides" if len(sides) == 2 else "denials"] += 1
+        self._asked_of = "sentences of reports" if asked else "findings with boxes"
+        asked = asked or dict.fromkeys(sided_findings(request))
         if not asked:
             raise Skipped(
-                f"No report of the split '{request.split}' affirms something of one side."
+                f"No report of the split '{request.split}' affirms something of one side, and no"
+                " finding has its boxes on one."
             )
         self._data, self._asked = data, list(asked)
         texts = [text for _, text in asked]
@@ -96,6 +121,7 @@ class LateralityProtocol(ScoreProtocol):
             }
         )
         details = {
+            "asked": self._asked_of,
             "sentences": len(items),
             "distinct_sentences": len({text for _, text in self._asked}),
             "images": len(self.rows),

@@ -57,9 +57,53 @@ def test_the_true_side_is_counted_for_each_image_and_sentence(
     assert headline(results)["laterality.right_side"].endswith("(chance 0.5)")
 
 
-def test_a_set_whose_reports_name_no_side_is_skipped(small_prepared):
-    sentences = small_prepared.sentences.query("text == 'Pulmonary edema'")
-    images, frontal = small_prepared.images, small_prepared.frontal
-    data = SimpleNamespace(images=images, sentences=sentences, frontal=frontal)
+@pytest.fixture
+def without_sides(small_prepared):
+    """A function: what is asked of the set without its reports, with these phrases."""
+
+    def make(phrases):
+        data = SimpleNamespace(
+            images=small_prepared.images,
+            studies=small_prepared.studies,
+            sentences=small_prepared.sentences.query("text == 'Pulmonary edema'"),
+            frontal=small_prepared.frontal,
+            settings=small_prepared.settings,
+            phrases=phrases,
+            phrase_boxes=phrases.assign(flat=0, outside=0, clipped=0, scaled=0, other_shape=0),
+        )
+        return LateralityProtocol(Request(data, "test", MODEL, None, EvaluationOptions()))
+
+    return make
+
+
+MODEL = SimpleNamespace(
+    grid=SimpleNamespace(rows=2, columns=2), preprocessing=SimpleNamespace(input_size=32)
+)
+COLUMNS = ["phrase_id", "image_id", "category", "text", "split", "boxes"]
+
+
+def test_a_set_that_names_no_side_and_has_no_boxes_on_one_is_skipped(without_sides):
     with pytest.raises(Skipped, match="No report of the split 'test' affirms"):
-        LateralityProtocol(Request(data, "test", None, None, EvaluationOptions()))
+        without_sides(pd.DataFrame(columns=COLUMNS))
+
+
+def test_without_reports_findings_with_boxes_on_one_side_are_asked(without_sides, small_prepared):
+    """All boxes of a finding of an image together; one in the middle names no side."""
+    images = small_prepared.images
+    test = images[(images["split"] == "test") & small_prepared.frontal].head(3)
+    left, middle, right = (
+        [width * part, 1.0, width / 5, 5.0]
+        for width, part in zip(test["width"], (0.7, 0.4, 0.1), strict=True)
+    )
+    names = test["image_id"].tolist()
+    rows = [
+        ("a", names[0], "Pneumothorax", "Pneumothorax.", "", [left]),
+        ("b", names[1], "Pneumothorax", "Pneumothorax.", "", [middle]),
+        ("c", names[2], "Mass", "Mass.", "", [right]),
+        ("d", names[0], "Mass", "Mass.", "", [left]),
+        ("e", names[0], "Mass", "Mass.", "", [[0.0, 1.0, 3.0, 5.0]]),
+    ]
+    asked = without_sides(pd.DataFrame(rows, columns=COLUMNS))
+    said = {"There is left pneumothorax.": test.index[0], "There is right mass.": test.index[2]}
+    assert {text for text in asked.texts if asked.rows} == {*said, *map(mirrored, said)}
+    assert asked.rows == set(said.values())
