@@ -231,6 +231,15 @@ def _state_of(machine: str, pid: int, started: int) -> Literal["alive", "gone", 
         return "alive"
 
 
+def is_there(word: str) -> bool:
+    """Whether a word of a command is a path that exists; one too long for any name is none.
+
+    >>> is_there("."), is_there("x" * 9999)
+    (True, False)
+    """
+    return os.path.exists(word)  # noqa: PTH110  # Path.exists raises there
+
+
 def write_text(path: Path, text: str) -> None:
     """Write ``text`` atomically."""
     with atomic_file(path) as temporary:

@@ -18,7 +18,7 @@ from medclip_debias.bench.card import MeasuredCard
 from medclip_debias.config import Settings, validate
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.archives import trained_on
-from medclip_debias.files import read_json, write_json
+from medclip_debias.files import is_there, read_json, write_json
 from medclip_debias.models.load import expected_images
 from medclip_debias.models.synthetic import trained_on_synthetic
 
@@ -134,7 +134,7 @@ def named_models(words: Sequence[str]) -> dict[str, Path]:
     folders: dict[str, Path] = {}
     for word in words:
         name, equals, rest = word.partition("=")
-        if Path(word).exists() or not equals:
+        if is_there(word) or not equals:
             folder = Path(word)
             place = folder.absolute()
             name = place.parent.name if place.name == "model" else place.name

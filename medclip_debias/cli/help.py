@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from medclip_debias.errors import did_you_mean
+from medclip_debias.files import is_there
 
 WIDTH = 100
 OPTIONS = ("-h", "--help")
@@ -86,7 +86,7 @@ class UsualGroup(Group):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put ``run`` before words that are no verb of the group, nor look like one."""
-        typed = bool(args and did_you_mean(args[0], self.commands) and not Path(args[0]).exists())
+        typed = bool(args and did_you_mean(args[0], self.commands) and not is_there(args[0]))
         if args and not typed and args[0] not in {*self.commands, *ctx.help_option_names}:
             args = [USUAL, *args]
         return super().parse_args(ctx, args)

@@ -21,7 +21,7 @@ import typer
 
 from medclip_debias.cli.common import must_know
 from medclip_debias.errors import UserError
-from medclip_debias.files import check_out, read_json, read_json_or_none, write_json
+from medclip_debias.files import check_out, is_there, read_json, read_json_or_none, write_json
 
 MADE_BY = "stages.json"
 """File of a run: the words that made each product."""
@@ -128,7 +128,7 @@ def run_stages(stages: Sequence[Stage], out: Path, verb: Verb) -> None:
 
 def _with_whole_paths(words: Sequence[str]) -> str:
     """The words of a stage, alike from wherever files and folders are named."""
-    return shlex.join(str(Path(word).resolve()) if Path(word).exists() else word for word in words)
+    return shlex.join(str(Path(word).resolve()) if is_there(word) else word for word in words)
 
 
 def _add(results: Path, timing: dict[str, float], memory: PeakMemory) -> None:

@@ -15,6 +15,7 @@ from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import PROTOCOLS
 from medclip_debias.evaluation.item_tables import ITEMS, differing_truth, item_file, read_items
 from medclip_debias.evaluation.table import Results, read_results
+from medclip_debias.files import is_there
 
 # Where a training run's own place and seed stand: what may differ between seeds of one group.
 PLACE = ("out", "prepared", "best_step", "medclip_debias", "data", "synthetic")
@@ -91,7 +92,7 @@ def read_groups(words: Sequence[str], named: Sequence[str] = ()) -> list[Group]:
     chosen: list[tuple[str | None, Run]] = []
     for word in (*words, *named):
         label, equals, rest = word.partition("=")
-        if word in words and (Path(word).exists() or not equals):
+        if word in words and (is_there(word) or not equals):
             chosen += [(None, read_run(path)) for path in _folders(word)]
             continue
         if not equals or not label.strip():
@@ -121,7 +122,7 @@ def read_groups(words: Sequence[str], named: Sequence[str] = ()) -> list[Group]:
 
 
 def _folders(pattern: str) -> list[Path]:
-    if not glob.has_magic(pattern) or Path(pattern).exists():
+    if not glob.has_magic(pattern) or is_there(pattern):
         return [Path(pattern)]
     folders = sorted(Path(name) for name in glob.glob(pattern) if Path(name).is_dir())  # noqa: PTH207
     if not folders:

@@ -17,7 +17,7 @@ from medclip_debias.experiments.doses import changed, dose, is_dose
 from medclip_debias.experiments.experiment import Cell, Experiment, Row, Summary
 from medclip_debias.experiments.grid import ONLY, GridSettings, runs
 from medclip_debias.experiments.judgement import HOW, Judged, judged, plotted, summarised
-from medclip_debias.files import file_hash
+from medclip_debias.files import file_hash, is_there
 from medclip_debias.reporting.tables import Table
 
 if TYPE_CHECKING:
@@ -275,8 +275,9 @@ def _depends(
             return {key: by_content(part) for key, part in value.items()}
         if isinstance(value, list):
             return [by_content(part) for part in value]
-        if isinstance(value, str) and Path(value).suffix and Path(value).is_file():
-            return {"file": known(value, file_hash)}
+        if isinstance(value, str) and is_there(value):
+            place = Path(value)
+            return {"file": known(value, file_hash)} if place.suffix and place.is_file() else value
         return value
 
     settings = deciding(run)

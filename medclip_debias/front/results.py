@@ -12,6 +12,7 @@ import pandas as pd
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import METRICS
 from medclip_debias.evaluation.table import Results, read_results
+from medclip_debias.files import is_there
 
 COLUMNS = (
     *("run", "protocol", "metric", "class", "group", "value", "low", "high", "n"),
@@ -44,7 +45,7 @@ def results(runs: Path | str | Iterable[Path | str], *, groups: bool = False) ->
         raise UserError("a run is given twice; give each once.")
     read: dict[str, Results] = {}
     for name in names:
-        if not Path(name).exists():
+        if not is_there(name):
             raise UserError(f"{name}: there is no such folder; give the --out of 'evaluate'.")
         read[name] = read_results(Path(name, "results.json") if Path(name).is_dir() else Path(name))
     tables = [content.table().assign(run=name) for name, content in read.items()]

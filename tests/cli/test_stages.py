@@ -77,3 +77,17 @@ def test_a_product_of_other_words_is_not_taken_for_these(out, capsys, monkeypatc
     assert "is there already" in made(10, out / "phantom")  # named otherwise, but the same
     with pytest.raises(UserError, match=r"phantom 10` made it, and not .*phantom 20`.* --fresh"):
         made(20)
+
+
+def test_a_word_that_is_longer_than_any_name_of_a_file_is_a_word(out, capsys):
+    """As a list of thirty classes is, which ended make real in a traceback."""
+    classes = ",".join(f"Class {number}" for number in range(40))
+
+    def verb(words):
+        (out / "judged").mkdir()
+        return 0
+
+    stages = [Stage("judged", ["evaluate", "--classes", classes], out / "judged")]
+    for _ in range(2):
+        run_stages(stages, out, verb)
+    assert "is there already" in capsys.readouterr().out

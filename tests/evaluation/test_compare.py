@@ -234,6 +234,7 @@ def test_the_order_of_items_does_not_matter(runs, pair):
     [
         (lambda a, b: {"words": [a]}, "only one run"),
         (lambda a, b: {"words": [a, a + "/"]}, "is given twice"),
+        (lambda a, b: {"words": [a, "all=" + ",".join(f"seed_{n}" for n in range(60))]}, "seed_0"),
         (lambda a, b: {"words": [a, a + "bsent*"]}, "no folder matches"),
         (lambda a, b: {"words": [a, a + "bsent"]}, "no such folder"),
         (lambda a, b: {"words": [a, "x="]}, "names no folder"),
