@@ -116,7 +116,13 @@ def _laterality(results: Mapping[str, Results]) -> Table:
         if value is not None:
             bounds = interval(found.interval("laterality", "right_side"))
             rows.append(
-                (name, details["asked"], number(details["sentences"]), number(value), bounds)
+                (
+                    name,
+                    details.get("asked", ""),
+                    number(details["sentences"]),
+                    number(value),
+                    bounds,
+                )
             )
     head = ("archive", "asked", "sentences", "right side", "95% interval")
     caption = (
