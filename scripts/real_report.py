@@ -113,7 +113,7 @@ def _laterality(results: Mapping[str, Results]) -> Table:
     rows = []
     for name, found in results.items():
         value, details = found.value("laterality", "right_side"), found.details("laterality")
-        if value is not None:
+        if value is not None and not name.endswith(("-gradcam", "-occlusion")):  # the same scores
             bounds = interval(found.interval("laterality", "right_side"))
             rows.append(
                 (
