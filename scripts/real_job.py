@@ -175,6 +175,14 @@ def boxes_teach(sets: str) -> bool:
     return bool(boxed_phrases(data, files, size, sides=True, left_aside=Counter()))
 
 
+def joint_words(prepared: dict[str, Path], boxes: dict[str, list[Path]]) -> list[str]:
+    """The settings of the sets of the joint training, whose boxes teach where any can."""
+    sets = weighted_sets(prepared, text=True, boxes=boxes)
+    if boxes_teach(sets):
+        return [f"prepared={sets}", "train.boxes={}"]
+    return [f"prepared={weighted_sets(prepared, text=True)}"]
+
+
 def fast_precision() -> str:
     """Return ``bf16`` where this machine computes in it (about twice as fast), else ``fp32``."""
     import torch
@@ -348,10 +356,9 @@ def stages(data: Path, out: Path, plan: Plan) -> list[Stage]:
         return ["train", "real/pretrain", *words, f"train.steps={plan.pretrain}"]
 
     def train() -> list[str]:
-        sets = weighted_sets(prepared, text=True, boxes=files)
-        words = [f"out={out}", f"prepared={sets}", f"model.start_from={trunk / 'model'}"]
-        words += [f"train.precision={fast_precision()}", f"train.steps={plan.train}"]
-        words += ["train.boxes={}"] * boxes_teach(sets)
+        words = [f"out={out}", *joint_words(prepared, files)]
+        words += [f"model.start_from={trunk / 'model'}", f"train.precision={fast_precision()}"]
+        words += [f"train.steps={plan.train}"]
         return ["train", "real/joint", *words]
 
     found = []

@@ -106,6 +106,17 @@ def test_it_goes_from_a_folder_to_a_page_and_goes_on_where_it_stopped(
     assert "is there already" in again
     assert (out / "model" / "model.safetensors").stat().st_mtime_ns == model
     reports_have_half_of_the_batches_and_films_count_alike_alone(out / "prepared", monkeypatch)
+    boxes_of_test_films_alone_teach_nothing(out)
+
+
+def boxes_of_test_films_alone_teach_nothing(out):
+    """And the training is one without boxes, not one that is refused."""
+    prepared = {name: out / "prepared" / name for name in ("labels", "reports")}
+    for group, teaches in (("Others", True), ("Else", False)):  # Else has boxes of a test film
+        words = real_job.joint_words(prepared, {"labels": [out / "boxes" / f"labels-{group}.json"]})
+        run_of = load_run("phantom/base", words)
+        assert bool(run_of.train.boxes) == teaches
+        assert any(each.boxes for each in run_of.prepared) == teaches
 
 
 def learned_by_a_classifier(out):
