@@ -57,8 +57,11 @@ def sides_of(sentence: str) -> set[str]:
     return {match.group().lower() for match in _SIDE.finditer(sentence)}
 
 
-def sided_findings(request: Request) -> Iterator[tuple[int, str]]:
-    """Rows of images, and of each a finding whose boxes lie on one side, said with it."""
+def sided_findings(request: Request, left_aside: Counter[str]) -> Iterator[tuple[int, str]]:
+    """Rows of images, and of each a finding whose boxes lie on one side, said with it.
+
+    The others are counted in ``left_aside``.
+    """
     try:
         phrases = request.once(phrases_of).phrases
     except Skipped:
@@ -68,9 +71,16 @@ def sided_findings(request: Request) -> Iterator[tuple[int, str]]:
         found.setdefault((phrase.row, phrase.category), []).append(phrase)
     for (row, category), alike in found.items():
         boxes = [(x, y, w, h) for phrase in alike for x, y, w, h in phrase.boxes]
-        side = side_of(boxes, alike[0].geometry.width) if alike[0].groundable else None
-        said = sided_sentences(category, side) if side and request.data.frontal[row] else []
-        yield from ((row, text) for text in said[:1])
+        side = side_of(boxes, alike[0].geometry.width)
+        said = sided_sentences(category, side) if side else []
+        if not alike[0].groundable:
+            left_aside["denials"] += 1
+        elif not request.data.frontal[row]:
+            left_aside["other_views"] += 1
+        elif not said:
+            left_aside["without_words" if side else "both_sides"] += 1
+        else:
+            yield row, said[0]
 
 
 class LateralityProtocol(ScoreProtocol):
@@ -93,7 +103,7 @@ class LateralityProtocol(ScoreProtocol):
             elif sides:
                 self._left_aside["both_sides" if len(sides) == 2 else "denials"] += 1
         self._asked_of = "sentences of reports" if asked else "findings with boxes"
-        asked = asked or dict.fromkeys(sided_findings(request))
+        asked = asked or dict.fromkeys(sided_findings(request, self._left_aside))
         if not asked:
             raise Skipped(
                 f"No report of the split '{request.split}' affirms something of one side, and no"

@@ -102,8 +102,10 @@ def test_without_reports_findings_with_boxes_on_one_side_are_asked(without_sides
         ("c", names[2], "Mass", "Mass.", "", [right]),
         ("d", names[0], "Mass", "Mass.", "", [left]),
         ("e", names[0], "Mass", "Mass.", "", [[0.0, 1.0, 3.0, 5.0]]),
+        ("f", names[2], "Thing", "Thing.", "", [right]),
     ]
     asked = without_sides(pd.DataFrame(rows, columns=COLUMNS))
     said = {"There is left pneumothorax.": test.index[0], "There is right mass.": test.index[2]}
     assert {text for text in asked.texts if asked.rows} == {*said, *map(mirrored, said)}
     assert asked.rows == set(said.values())
+    assert asked._left_aside == {"both_sides": 2, "without_words": 1}
