@@ -134,7 +134,8 @@ class Grounder:
         while True:
             squares, shapes = [], []
             for image in islice(remaining, batch_size):
-                squares.append(prepare_image(image, self.model.preprocessing.prepare))
+                shown = image if isinstance(image, Radiograph) else Radiograph.of(image)
+                squares.append(prepare_image(shown, self.model.preprocessing.prepare))
                 shapes.append(image.shape)
             if not squares:
                 return

@@ -9,6 +9,7 @@ from PIL import Image
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.images import prepare_image
+from medclip_debias.data.images.radiograph import Radiograph
 
 
 @st.composite
@@ -45,7 +46,7 @@ def test_a_rectangle_lands_where_the_box_says_for_every_fit_and_filter(
     image = np.zeros((height, width), dtype=np.float32)
     image[y : y + h, x : x + w] = 1000
     settings = PrepareSettings(size=96, clip=(0, 100), fit=fit, resample=resample)
-    mass = prepare_image(image, settings).astype(float)
+    mass = prepare_image(Radiograph.of(image), settings).astype(float)
     box = SquareGeometry(height, width, 96, 96, fit).box_to_model([x, y, w, h])
     centre = np.arange(96) + 0.5
     found = [(mass.sum(axis) @ centre) / mass.sum() for axis in (0, 1)]
@@ -58,4 +59,5 @@ def test_a_squashed_image_is_pillows_own_resize(shape, resample):
     image = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
     how = {"size": 96, "fit": "squash", "resample": resample, "levels": "as_stored"}
     expected = Image.fromarray(image).resize((96, 96), Image.Resampling[resample.upper()])
-    np.testing.assert_array_equal(prepare_image(image, PrepareSettings(**how)), expected)
+    found = prepare_image(Radiograph.of(image), PrepareSettings(**how))
+    np.testing.assert_array_equal(found, expected)

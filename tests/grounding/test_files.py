@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from medclip_debias.cli import run
-from medclip_debias.data.images import prepare_image, read_image
+from medclip_debias.data.images import prepare_image, read_radiograph
 from medclip_debias.errors import UserError
 from medclip_debias.grounding.files import GroundOptions, ground_files
 from medclip_debias.grounding.find import find_images
@@ -56,7 +56,8 @@ def test_maps_scores_and_pictures_of_each_sentence(model, image_file, tmp_path):
     result = ground_files(model, [path], texts, tmp_path / "out", options)
     assert json.loads((tmp_path / "out" / "groundings.json").read_text()) == result
     assert "share them only under the terms of the data" in result["notice"]
-    pixels = torch.from_numpy(prepare_image(read_image(path), model.preprocessing.prepare))[None]
+    square = prepare_image(read_radiograph(path), model.preprocessing.prepare)
+    pixels = torch.from_numpy(square)[None]
     (entry,) = result["images"]
     assert (entry["height"], entry["width"]) == (120, 180)
     names = ["01_left-lung", "02_right-lung-effusion"]

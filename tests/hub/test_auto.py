@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from medclip_debias.data.images.radiograph import Radiograph
 from medclip_debias.data.images.square import prepare_image
 from medclip_debias.errors import UserError
 from medclip_debias.hub import MedClipDebiasModel, MedClipDebiasProcessor
@@ -57,7 +58,8 @@ def test_images_become_the_bytes_of_prepare_and_texts_the_models_tokens(
 ):
     _, processor = auto
     network = DualEncoder.load(model_folder)
-    expected = torch.from_numpy(prepare_image(picture, network.preprocessing.prepare))
+    settings = network.preprocessing.prepare
+    expected = torch.from_numpy(prepare_image(Radiograph.of(picture), settings))
     Image.fromarray(picture).save(tmp_path / "a.png")
     several = [picture, Image.fromarray(picture), tmp_path / "a.png"]
     for found in processor(images=several)["pixel_values"]:

@@ -38,10 +38,6 @@ _CHARACTER_SET = 0x00080005
 _UNDEFINED = 0xFFFFFFFF
 
 
-class TooManyElements(UserError):
-    """The file holds more elements or longer ones than any radiograph."""
-
-
 def header_start(content: bytes) -> int | None:
     """Return where the elements of a DICOM file begin, ``None`` for another kind of file.
 
@@ -74,7 +70,7 @@ def read_elements(
         max_reads: as `MAX_READS`.
 
     Raises:
-        TooManyElements: more than the limits of this module.
+        UserError: it holds more than the limits of this module.
         Exception: any of a dozen kinds, where the file is damaged.
     """
     from pydicom.filereader import read_partial
@@ -113,8 +109,8 @@ class _Guard:
         self.reads = max_reads
         self.in_pixels = False
 
-    def refusal(self) -> TooManyElements:
-        return TooManyElements(
+    def refusal(self) -> UserError:
+        return UserError(
             f"{self.path}: holds more elements, or longer ones, than any radiograph; leave it out,"
             " or export it again."
         )

@@ -12,9 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from medclip_debias.config import WindowPolicy
 from medclip_debias.data.images.dicom import read_dicom
 from medclip_debias.data.images.elements import header_start
@@ -85,11 +82,6 @@ def check_visible(path: Path, image: Radiograph) -> None:
         hidden = image.window == "first" and (image.counts > 0).sum() > 1
         how = "; its display window makes them so: prepare with window: none" if hidden else ""
         raise UserError(f"{path}: all its pixels have a single grey value{how}.")
-
-
-def read_image(path: Path | str, window: WindowPolicy = "first") -> NDArray[np.float32]:
-    """`read_radiograph` as float32 ``[H, W]`` in display polarity (high = bright)."""
-    return read_radiograph(path, window).display()
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -110,21 +110,18 @@ class Radiograph:
     @cached_property
     def counts(self) -> NDArray[np.int64]:
         """``[n]``: pixels of each code inside the picture."""
-        counted = self._counted()
-        return counted if self.padding is None else np.where(self.padding, 0, counted)
-
-    def _counted(self) -> NDArray[np.int64]:
         import cv2
 
         size = len(self.values)
         if self.codes.dtype.itemsize > 2:
-            return np.bincount(self.codes.ravel(), minlength=size)
-        counted = np.zeros(size, dtype=np.int64)
-        rows = max(1, _EXACT_IN_FLOAT32 // self.codes.shape[1])
-        for top in range(0, len(self.codes), rows):
-            some = cv2.calcHist([self.codes[top : top + rows]], [0], None, [size], [0, size])
-            counted += np.asarray(some).ravel().astype(np.int64)
-        return counted
+            counted = np.bincount(self.codes.ravel(), minlength=size)
+        else:
+            counted = np.zeros(size, dtype=np.int64)
+            rows = max(1, _EXACT_IN_FLOAT32 // self.codes.shape[1])
+            for top in range(0, len(self.codes), rows):
+                some = cv2.calcHist([self.codes[top : top + rows]], [0], None, [size], [0, size])
+                counted += np.asarray(some).ravel().astype(np.int64)
+        return counted if self.padding is None else np.where(self.padding, 0, counted)
 
     @cached_property
     def range(self) -> tuple[float, float]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,15 +10,9 @@ from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.data.images.radiograph import Radiograph
 
 
-def prepare_image(image: Radiograph | NDArray[Any], settings: PrepareSettings) -> NDArray[np.uint8]:
+def prepare_image(image: Radiograph, settings: PrepareSettings) -> NDArray[np.uint8]:
     """Return the ``size x size`` uint8 image: clip, stretch, equalise, pad (or cut), resize."""
-    return to_square(stretch(image, settings), settings.size, settings.fit, settings.resample)
-
-
-def stretch(image: Radiograph | NDArray[Any], settings: PrepareSettings) -> NDArray[np.uint8]:
-    """Clip at the percentiles ``settings.clip``, stretch to 0..255, equalise if asked."""
-    radiograph = image if isinstance(image, Radiograph) else Radiograph.of(image)
-    return radiograph.stretched(settings)
+    return to_square(image.stretched(settings), settings.size, settings.fit, settings.resample)
 
 
 def to_square(

@@ -24,7 +24,7 @@ from pydicom.uid import (
 )
 
 from lossless_jpeg import lossless_jpeg
-from medclip_debias.data.images import elements, read_image, read_radiograph
+from medclip_debias.data.images import elements, read_radiograph
 from medclip_debias.data.images.dicom import NO_HIGH_BIT, NOT_SQUARE, TWO_POLARITIES
 from medclip_debias.data.images.headers import view_position
 from medclip_debias.errors import UserError
@@ -95,7 +95,7 @@ class TestStoredValues:
             dataset["PixelData"].VR = "OB" if allocated == 8 else "OW"
             dataset.file_meta.TransferSyntaxUID = ExplicitVRBigEndian
             pydicom.dcmwrite(path, dataset, little_endian=False, implicit_vr=False)
-        np.testing.assert_array_equal(read_image(path), values)
+        np.testing.assert_array_equal(read_radiograph(path).display(), values)
 
     @pytest.mark.filterwarnings("ignore:Invalid value for VR")
     @pytest.mark.parametrize(
@@ -138,10 +138,10 @@ class TestStoredValues:
     def test_a_gzipped_file_is_read(self, tmp_path, write_dicom):
         packed = tmp_path / "a.dcm.gz"
         packed.write_bytes(gzip.compress(write_dicom(tmp_path / "a.dcm", RAMP).read_bytes()))
-        np.testing.assert_array_equal(read_image(packed), RAMP)
+        np.testing.assert_array_equal(read_radiograph(packed).display(), RAMP)
         packed.write_bytes(packed.read_bytes()[:-50])
         with pytest.raises(UserError, match=r"a\.dcm\.gz: the compressed file is truncated"):
-            read_image(packed)
+            read_radiograph(packed)
 
 
 class TestCompressed:
@@ -153,7 +153,7 @@ class TestCompressed:
         packed.Modality, packed.SOPClassUID = "CR", CR
         packed.save_as(tmp_path / "a.dcm")
         inside = plain != packed.get("PixelPaddingValue")
-        found = read_image(tmp_path / "a.dcm", window="none")
+        found = read_radiograph(tmp_path / "a.dcm", window="none").display()
         np.testing.assert_array_equal(found[inside], plain[inside])
         assert inside.mean() > 0.5
 
@@ -169,7 +169,7 @@ class TestCompressed:
             rewrite(path, syntax, lossless_jpeg(low, bits))
         else:
             compress(path, syntax)
-        np.testing.assert_array_equal(read_image(path), array)
+        np.testing.assert_array_equal(read_radiograph(path).display(), array)
 
     @pytest.mark.parametrize("syntax", [JPEGBaseline8Bit, JPEGExtended12Bit])
     def test_lossy_jpeg_has_one_decoder_whatever_is_installed(self, tmp_path, write_dicom, syntax):
@@ -177,7 +177,9 @@ class TestCompressed:
         Image.fromarray(ramp(np.uint8, 8)).save(stream, "JPEG", quality=60)
         path = write_dicom(tmp_path / "a.dcm", ramp(np.uint8, 8))
         rewrite(path, syntax, stream.getvalue())
-        np.testing.assert_array_equal(read_image(path), np.asarray(Image.open(stream)))
+        np.testing.assert_array_equal(
+            read_radiograph(path).display(), np.asarray(Image.open(stream))
+        )
 
     @pytest.mark.parametrize(
         ("syntax", "sentence"),
@@ -194,7 +196,7 @@ class TestCompressed:
         path = write_dicom(tmp_path / "a.dcm", RAMP, BitsStored=12, HighBit=11)
         rewrite(path, syntax, lossless_jpeg(RAMP, 12))
         with pytest.raises(UserError, match=rf"a\.dcm: is compressed as {sentence}"):
-            read_image(path)
+            read_radiograph(path)
 
 
 REFUSED = [
@@ -223,19 +225,19 @@ class TestRefused:
     def test_what_is_no_grey_radiograph(self, tmp_path, write_dicom, wrong, sentence):
         path = write_dicom(tmp_path / "a.dcm", RAMP, **wrong)
         with pytest.raises(UserError, match=sentence) as caught:
-            read_image(path)
+            read_radiograph(path)
         assert str(path) in str(caught.value)
         assert "Doe" not in str(caught.value)
 
     def test_a_file_of_padding_alone(self, tmp_path, write_dicom):
         path = write_dicom(tmp_path / "a.dcm", np.full_like(RAMP, 7), PixelPaddingValue=7)
         with pytest.raises(UserError, match="contains only padding"):
-            read_image(path)
+            read_radiograph(path)
 
     def test_compressed_values_of_unknown_place(self, tmp_path, write_dicom):
         path = write_dicom(tmp_path / "a.dcm", RAMP, BitsStored=12, HighBit=11)
         with pytest.raises(UserError, match="HighBit is not BitsStored - 1"):
-            read_image(compress(path, JPEGLSLossless, HighBit=15))
+            read_radiograph(compress(path, JPEGLSLossless, HighBit=15))
 
     @settings(max_examples=15)
     @given(st.floats(0, 1, exclude_max=True))
@@ -244,7 +246,7 @@ class TestRefused:
         path = tmp_path / "cut.dcm"
         path.write_bytes(whole[: int(share * len(whole))])
         with pytest.raises(UserError, match=r"cut\.dcm: "):
-            read_image(path)
+            read_radiograph(path)
 
     @pytest.mark.parametrize("kind", ["JPEG", "JPEG2000"])
     def test_a_stream_larger_than_its_header_says(self, tmp_path, write_dicom, kind):
@@ -254,14 +256,14 @@ class TestRefused:
         path = write_dicom(tmp_path / "a.dcm", ramp(np.uint8, 8))
         rewrite(path, syntax, stream.getvalue())
         with pytest.raises(UserError, match="do not fit the rows and columns"):
-            read_image(path)
+            read_radiograph(path)
 
     def test_a_deflated_file_that_unpacks_to_too_much(self, tmp_path, write_dicom, monkeypatch):
         path = rewrite(write_dicom(tmp_path / "a.dcm", RAMP), DeflatedExplicitVRLittleEndian)
-        np.testing.assert_array_equal(read_image(path), RAMP)
+        np.testing.assert_array_equal(read_radiograph(path).display(), RAMP)
         monkeypatch.setattr(elements, "MAX_UNPACKED", 4000)
         with pytest.raises(UserError, match=r"unpacks to more than 4,000 bytes"):
-            read_image(path)
+            read_radiograph(path)
 
     def test_messages_never_quote_the_header(self, tmp_path, write_dicom):
         path = write_dicom(tmp_path / "a.dcm", RAMP, PatientName="Doe^Jane")
@@ -274,7 +276,7 @@ class TestRefused:
         ):
             path.write_bytes(broken)
             with pytest.raises(UserError) as caught:
-                read_image(path)
+                read_radiograph(path)
             assert "Doe" not in str(caught.value)
 
 
@@ -305,7 +307,9 @@ class TestWithoutPreamble:
     @pytest.mark.parametrize("how", [{"implicit": True}, {}, {"meta": True}])
     def test_one_whose_elements_fit_is_read(self, bare, how):
         path = bare(**how)
-        np.testing.assert_array_equal(read_image(path), -RAMP.astype(float) + RAMP.max())
+        np.testing.assert_array_equal(
+            read_radiograph(path).display(), -RAMP.astype(float) + RAMP.max()
+        )
         assert view_position(path) == "PA"
 
     @pytest.mark.parametrize(
@@ -322,4 +326,4 @@ class TestWithoutPreamble:
     def test_one_whose_elements_do_not_fit_is_refused(self, bare, elements, sentence):
         path = bare(**elements)
         with pytest.raises(UserError, match=sentence):
-            read_image(path)
+            read_radiograph(path)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 
 from medclip_debias.config import PrepareSettings
-from medclip_debias.data.images import prepare_image, read_image, read_radiograph, stretch
+from medclip_debias.data.images import prepare_image, read_radiograph
 from medclip_debias.data.images.radiograph import Radiograph
 from medclip_debias.errors import UserError
 
@@ -22,8 +22,8 @@ def test_of_several_windows_the_first_counts(tmp_path, write_dicom):
     first = {"WindowCenter": "300", "WindowWidth": "200"}
     a = write_dicom(tmp_path / "a.dcm", RAMP, **several)
     b = write_dicom(tmp_path / "b.dcm", RAMP, **first)
-    np.testing.assert_array_equal(read_image(a), read_image(b))
-    np.testing.assert_array_equal(read_image(a, window="none"), RAMP)
+    np.testing.assert_array_equal(read_radiograph(a).display(), read_radiograph(b).display())
+    np.testing.assert_array_equal(read_radiograph(a, window="none").display(), RAMP)
 
 
 def lut(values, first):
@@ -48,7 +48,7 @@ def test_luts_are_looked_up_in_order(tmp_path, write_dicom, inverted):
     expected = voi[np.clip(modality[array] - 500, 0, len(voi) - 1)]
     if inverted:
         expected = expected.max() + expected.min() - expected
-    np.testing.assert_array_equal(read_image(path), expected)
+    np.testing.assert_array_equal(read_radiograph(path).display(), expected)
 
 
 @settings(max_examples=25)
@@ -81,7 +81,7 @@ def test_grey_levels_are_those_of_plain_arithmetic(
         return
     expected = (np.clip(values, low, high) - low) / (high - low) * 255
     path = write_dicom(tmp_path / "a.dcm", array, **elements)
-    grey = stretch(read_radiograph(path), PrepareSettings(clip=clip))
+    grey = read_radiograph(path).stretched(PrepareSettings(clip=clip))
     assert np.abs(grey - expected).max() <= 0.501
 
 
@@ -96,15 +96,15 @@ def test_the_recipe_of_mimic_cxr_jpg_is_met_to_the_byte(tmp_path, write_dicom, i
         tmp_path / "a.dcm", array, PhotometricInterpretation=POLARITY[inverted], **window
     )
     recipe = PrepareSettings(clip=(0, 100), equalize=True, window="none")
-    found = stretch(read_radiograph(path, recipe.window), recipe)
+    found = read_radiograph(path, recipe.window).stretched(recipe)
     np.testing.assert_array_equal(found, cv2.equalizeHist(255 - scaled if inverted else scaled))
 
 
 def test_real_twins_of_other_polarity_are_negatives(shared_data):
     # The second file holds the very values of the first, marked MONOCHROME1.
     folder = shared_data / "dicom"
-    two = read_image(next(folder.glob("txrv_1.2*.dcm")))
-    one = read_image(folder / "txrv_Fake_MONOHR1.dcm")
+    two = read_radiograph(next(folder.glob("txrv_1.2*.dcm"))).display()
+    one = read_radiograph(folder / "txrv_Fake_MONOHR1.dcm").display()
     np.testing.assert_array_equal(one, 254 - two)
     # Display polarity: the air beside the shoulders is dark where it is right.
     assert two[:100, :100].mean() < two.mean()
@@ -116,7 +116,7 @@ def test_arrays_are_clipped_at_numpys_percentiles(kind):
     values = {"whole": values, "fractional": values / 7, "negative": values - 2000}[kind]
     low, high = np.percentile(values, (2.0, 97.3))
     expected = np.clip((values - low) / (high - low), 0, 1) * 255
-    grey = stretch(values, PrepareSettings(clip=(2.0, 97.3)))
+    grey = Radiograph.of(values).stretched(PrepareSettings(clip=(2.0, 97.3)))
     assert np.abs(grey - expected).max() <= 0.501
 
 
@@ -125,10 +125,10 @@ def test_stored_levels_are_kept_where_they_are_of_8_bits(inverted):
     image = np.random.default_rng(3).integers(30, 190, (40, 50)).astype(np.uint8)
     stored = PrepareSettings(levels="as_stored")
     expected = 255 - image if inverted else image
-    found = stretch(Radiograph.of(image, inverted=inverted), stored)
+    found = Radiograph.of(image, inverted=inverted).stretched(stored)
     np.testing.assert_array_equal(found, expected)
-    deep = image.astype(np.uint16) * 16
-    np.testing.assert_array_equal(stretch(deep, stored), stretch(deep, PrepareSettings()))
+    deep = Radiograph.of(image.astype(np.uint16) * 16)
+    np.testing.assert_array_equal(deep.stretched(stored), deep.stretched(PrepareSettings()))
     with pytest.raises(ValueError, match="exclude each other"):
         PrepareSettings(levels="as_stored", equalize=True)
 
@@ -137,7 +137,7 @@ def test_a_picture_that_is_all_outlier_is_refused():
     image = np.zeros((50, 50), np.float32)
     image[0, 0] = 1
     with pytest.raises(UserError, match="single grey value"):
-        prepare_image(image, PrepareSettings())
+        prepare_image(Radiograph.of(image), PrepareSettings())
 
 
 def test_a_slope_or_an_intercept_alone_counts(tmp_path, write_dicom):
@@ -211,5 +211,5 @@ class TestPadding:
         array[:7] = -30000
         how = {"WindowCenter": "3000", "WindowWidth": "5000", "RescaleSlope": "2"}
         how |= {"RescaleIntercept": "5", "PixelPaddingValue": -30000}
-        found = read_image(write_dicom(tmp_path / "a.dcm", array, **how))
+        found = read_radiograph(write_dicom(tmp_path / "a.dcm", array, **how)).display()
         assert (found[:7] == found[7:].min()).all()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from medclip_debias.data.images import read_image
+from medclip_debias.data.images import read_radiograph
 from medclip_debias.data.images.raster import luminance
 from medclip_debias.errors import UserError
 
@@ -50,7 +50,7 @@ def read(tmp_path):
 
     def read(content):
         (tmp_path / "a.png").write_bytes(content)
-        return read_image(tmp_path / "a.png")
+        return read_radiograph(tmp_path / "a.png").display()
 
     return read
 

@@ -10,7 +10,7 @@ import pytest
 from medclip_debias.cli import run
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.funnel import Funnel
-from medclip_debias.data.images import prepare_image, read_image
+from medclip_debias.data.images import prepare_image, read_radiograph
 from medclip_debias.data.prepare import prepare
 from medclip_debias.data.prepare.chunks import PREPARE_VERSION
 from medclip_debias.data.sources.detect import detect
@@ -254,7 +254,7 @@ def test_a_phantoms_rows_are_the_images_of_their_files_and_no_patient_with_boxes
     assert not set(images["patient_id"][boxed]) & set(images["patient_id"][training])
     paths = {i.image_id: i.path for i in detect(small_phantom).images()}
     for row in range(0, len(prepared), 8):
-        image = read_image(paths[images["image_id"][row]])
+        image = read_radiograph(paths[images["image_id"][row]])
         np.testing.assert_array_equal(prepared.pixels[row], prepare_image(image, SMALL))
         assert images.loc[row, ["height", "width"]].tolist() == list(image.shape)
     assert prepared.meta["synthetic"] is True
