@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from medclip_debias.config import Settings
 from medclip_debias.data.sources.ids import STUDY, is_blank, read_ids
 from medclip_debias.data.sources.tables import columns_there, distinct_rows, read_table
 from medclip_debias.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CHEXPERT_LABELS = (
     "Atelectasis",
@@ -43,7 +46,8 @@ Labeller = Literal["chexpert", "negbio"]
 """The two automatic labellers that MIMIC-CXR-JPG comes with; same columns, same values."""
 
 _RENAMED = {"Airspace Opacity": "Lung Opacity"}
-_VALUES = {"1": 1.0, "0": 0.0, "-1": -1.0}
+VALUES = {"1": 1.0, "0": 0.0, "-1": -1.0}
+"""Of the cells of a table of labels."""
 _NO_LABELS = ("study_id", "subject_id", "dicom_id", "patient_id", "image_id", "split", "path")
 
 Labels = dict[str, float | None]
@@ -105,16 +109,18 @@ def label_columns(
     return columns
 
 
-def label_value(text: str, where: str) -> float | None:
-    """Return the value of one cell; ``where`` names file, row and column for the message."""
-    if is_blank(text):
-        return None
-    key = text.strip().removesuffix(".0")
-    if key not in _VALUES:
-        raise UserError(
-            f"{where}: a label must be 1 (present), 0 (absent), -1 (uncertain) or blank."
-        )
-    return _VALUES[key]
+def label_values(path: Path, table: pd.DataFrame, column: str) -> list[float | None]:
+    """Return the values of a column's cells; the first that is no label is refused."""
+    values: dict[str, float | None] = {}
+    for row, text in table[column].drop_duplicates().items():
+        key = text.strip().removesuffix(".0")
+        if not is_blank(text) and key not in VALUES:
+            raise UserError(
+                f"{path}, row {row}, column '{column}': a label must be 1 (present), 0 (absent),"
+                " -1 (uncertain) or blank."
+            )
+        values[text] = VALUES.get(key)
+    return [values[text] for text in table[column]]
 
 
 def unread_columns(path: Path, names: Iterable[str], known: Iterable[str]) -> list[str]:
@@ -145,8 +151,6 @@ def read_label_table(path: Path) -> tuple[dict[str, Labels], list[str]]:
     distinct_rows(path, numbered, "study", problem, ["row"])
     result: dict[str, Labels] = {study: {} for study in ids}
     for name, label in columns.items():
-        firsts = table[name].drop_duplicates().items()
-        values = {t: label_value(t, f"{path}, row {row}, column '{name}'") for row, t in firsts}
-        for study, text in zip(ids, table[name], strict=True):
-            result[study][label] = values[text]
+        for study, value in zip(ids, label_values(path, table, name), strict=True):
+            result[study][label] = value
     return result, [*said, *unread_columns(path, table.columns, _NO_LABELS)]

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from medclip_debias.data.label_maps import Bound, LabelMap
-from medclip_debias.data.labels import label_columns, label_name, label_value
+from medclip_debias.data.labels import label_columns, label_name, label_values
 from medclip_debias.data.layout import STUDY_COLUMNS
 from medclip_debias.data.sources.ids import STUDY, Ids, check_match, is_blank, read_ids
 from medclip_debias.data.sources.paths import PathFinder
@@ -182,11 +182,7 @@ class KeyedTable:
 
     def labels(self, column: str) -> Floats:
         """A column's labels as numbers; NaN where it is blank."""
-        cells = [
-            label_value(text, f"{self.path}, row {row}, column '{column}'")
-            for row, text in zip(self.table.index, self.table[column], strict=True)
-        ]
-        return np.array([np.nan if v is None else v for v in cells], dtype=np.float64)
+        return np.array(label_values(self.path, self.table, column), dtype=np.float64)
 
     def columns(self, classes: Sequence[str]) -> dict[str, str]:
         """The column of each class that has one."""

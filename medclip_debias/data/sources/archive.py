@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from medclip_debias.data.labels import Labels
+from medclip_debias.data.labels import VALUES, Labels
 from medclip_debias.data.records import ImageRecord, PhraseRecord, Source, Step, StudyRecord
 from medclip_debias.data.sources.ids import is_blank, read_ids
 from medclip_debias.data.sources.image_files import ImagePlaces, ImageTree, is_file
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from medclip_debias.data.sources.ms_cxr import BoxFile
 
-_CHEXPERT_VALUES: Mapping[str, float] = {"1": 1.0, "0": 0.0, "-1": -1.0}
 _RANK = {1.0: 3, -1.0: 2, 0.0: 1, None: 0}
 
 
@@ -139,11 +138,9 @@ class ArchiveSource(Source):
 
     # ---------------------------------------------------------------- images and studies
 
-    def locate(
-        self, names: Sequence[str], folders: Sequence[str] = (), root: Path | None = None
-    ) -> ImagePlaces:
+    def locate(self, names: Sequence[str], folders: Sequence[str] = ()) -> ImagePlaces:
         """Return where the images of these names are; what it renames is counted and told."""
-        self._searches.append(places := ImagePlaces(root or self.root, names, folders))
+        self._searches.append(places := ImagePlaces(self.root, names, folders))
         return places
 
     def tree(self, root: Path) -> ImageTree:
@@ -248,7 +245,7 @@ def report_of(sections: Mapping[str, str]) -> str:
 class LabelCells:
     """Reads label cells; one with a value that the archive does not define counts as blank."""
 
-    def __init__(self, path: Path, values: Mapping[str, float] = _CHEXPERT_VALUES) -> None:
+    def __init__(self, path: Path, values: Mapping[str, float] = VALUES) -> None:
         self.step = f"label cell of {path.name} has a value that the archive defines"
         self.good = self.all = 0
         self._values = values

@@ -72,7 +72,8 @@ class CatalogSource(ArchiveSource):
         self._reports: dict[str, str | None] = {}
         self._sizes: dict[str, tuple[int, int]] = {}
         self._cells: dict[str, list[str]] = {}
-        self._votes = Votes(self.entry["labels"], self.count) if self._voted else None
+        votes = "votes" in self.entry["labels"]
+        self._votes = Votes(self.entry["labels"], self.count) if votes else None
         self._lists = self.files.split_lists() if self.seed is None else None
         tables = self.files.tables()
         if not tables:
@@ -104,7 +105,7 @@ class CatalogSource(ArchiveSource):
             present = self._marks.present.get(image, ())
             self._labels[image] = {name: float(name in present) for name in shown}
         self._add_classes()
-        splits = {i.image_id: i.split for i in self.image_records} if self._voted else {}
+        splits = {i.image_id: i.split for i in self.image_records} if self._votes else {}
         sizes = {**self._marks.sizes, **self.files.annotated_sizes(rows["image"])}
         self.phrase_records = self._marks.phrases(sizes, splits)
         self.add_studies(self._labels, self._reports)
@@ -130,10 +131,6 @@ class CatalogSource(ArchiveSource):
 
     def annotations(self) -> list[Annotations]:
         return self._votes.annotations() if self._votes else []
-
-    @property
-    def _voted(self) -> bool:
-        return "votes" in self.entry["labels"]
 
     # --------------------------------------------------------------------------- tables
 

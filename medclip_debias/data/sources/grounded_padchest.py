@@ -28,6 +28,7 @@ from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.label_groups import LabelColumns, label_groups
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import distinct_rows, refuse_rows
+from medclip_debias.data.sources.texts import spaced
 from medclip_debias.data.splits import split_name
 from medclip_debias.errors import UserError, counted
 from medclip_debias.files import read_json_value
@@ -55,13 +56,9 @@ _MUST_BE = {
 }
 
 
-def _spaced(text: str) -> str:
-    return " ".join(text.split())
-
-
 def _words(items: list[str]) -> list[str]:
     """Labels or places in lower case, each once."""
-    return list(dict.fromkeys(filter(None, (_spaced(item.lower()) for item in items))))
+    return list(dict.fromkeys(filter(None, (spaced(item.lower()) for item in items))))
 
 
 def _state(value: Any) -> str | None:
@@ -76,7 +73,7 @@ class _Finding(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    text: Annotated[str, AfterValidator(_spaced)] = ""
+    text: Annotated[str, AfterValidator(spaced)] = ""
     abnormal: bool = False
     labels: Words = []
     locations: Words = []

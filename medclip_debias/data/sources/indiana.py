@@ -25,6 +25,7 @@ from medclip_debias.data.sources.texts import (
     mended_said,
     mended_steps,
     read_report,
+    spaced,
     without_markup,
 )
 from medclip_debias.errors import UserError
@@ -99,7 +100,7 @@ def _report(
     lines = (f" {label}: {text}" if label else f" {text}" for label, text in filled)
     known = {label.upper() for label, _ in filled}
     sections = tuple(name for name in SECTIONS if name in known)
-    entries = tuple(filter(None, map(_spaced, index)))
+    entries = tuple(filter(None, map(spaced, index)))
     return IndianaReport(report_id, "\n \n".join(lines), (), entries, origin, sections=sections)
 
 
@@ -159,10 +160,10 @@ def _parse(origin: str, content: bytes | str) -> IndianaReport:
     report_id = report_id if number is None else number.get("id") or report_id
     images = dict.fromkeys(image.get("id") or "" for image in root.iter("parentImage"))
     written = [
-        (_spaced(part.get("Label") or ""), "".join(part.itertext()))
+        (spaced(part.get("Label") or ""), "".join(part.itertext()))
         for part in root.iter("AbstractText")
     ]
-    parts = [(label, _spaced(without_markup(text))) for label, text in written]
+    parts = [(label, spaced(without_markup(text))) for label, text in written]
     index = (part.text or "" for part in root.iterfind("MeSH/major"))
     report = _report(report_id, parts, index, origin)
     return replace(
@@ -196,7 +197,7 @@ def read_reports(source: ArchiveSource, path: Path) -> list[IndianaReport]:
             text, kinds = (cell, []) if dictated else read_report(cell)
             blank_cells += BLANK in kinds
             mended.update(kinds)
-            parts.append((label, _spaced(text)))
+            parts.append((label, spaced(text)))
         counts.update(mended - {BLANK})
         index = [] if is_blank(row.MeSH) else row.MeSH.split(";")
         reports.append(_report(row.uid, parts, index, origin))
@@ -260,7 +261,3 @@ def report_of(name: str) -> str:
     """
     match = _STEM.fullmatch(stem(name))
     return f"CXR{match[1]}" if match else ""
-
-
-def _spaced(text: str) -> str:
-    return " ".join(text.split())

@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from medclip_debias.data.labels import label_columns, label_value, unread_columns
+from medclip_debias.data.labels import label_columns, label_values, unread_columns
 from medclip_debias.data.records import StudyRecord, file_stem
 from medclip_debias.data.sources import ms_cxr
 from medclip_debias.data.sources.archive import ArchiveSource, seeded_said
@@ -212,9 +212,7 @@ class ManifestSource(ArchiveSource):
         labels: dict[str, dict[str, float]] = {}
         labelled: set[int] = set()
         for name, label in label_columns(self.path, table.columns).items():
-            first = table.drop_duplicates(name)
-            where = (f"{origin}, column '{name}'" for origin in first["origin"])
-            values = dict(zip(first[name], map(label_value, first[name], where), strict=True))
+            values = dict(zip(table[name], label_values(self.path, table, name), strict=True))
             rows = table.assign(**{name: table[name].map(values)}).dropna(subset=name)
             labelled |= {*rows.index}
             what = f"has another value of '{name}'"

@@ -20,7 +20,7 @@ from medclip_debias.data.sources.ids import is_blank
 from medclip_debias.data.sources.label_groups import PADCHEST_SILENT, LabelColumns, label_groups
 from medclip_debias.data.sources.registry import Given, Sure, source
 from medclip_debias.data.sources.tables import named_tuples
-from medclip_debias.data.sources.texts import read_list
+from medclip_debias.data.sources.texts import read_list, spaced
 from medclip_debias.data.splits import SPLIT_SEED
 from medclip_debias.errors import UserError, counted
 
@@ -52,8 +52,7 @@ class PadChestSource(ArchiveSource):
     """A PadChest folder; there is no official split, so a hash splits the patients."""
 
     kind: ClassVar[str] = "padchest"
-    language: ClassVar[str] = "es"
-    """Of the reports."""
+    language = "es"
 
     def __init__(self, root: Path, given: Given) -> None:
         super().__init__(root, given)
@@ -112,7 +111,7 @@ class PadChestSource(ArchiveSource):
         counts: Counter[str] = Counter()
         for study, cell in zip(table["study"], table["Labels"], strict=True):
             items = [item for item in lists[cell] or () if not is_blank(item)]
-            names = {_spaced(item) for item in items}
+            names = {spaced(item.lower()) for item in items}
             plain = sum(item == item.strip() for item in items)
             listed = lists[cell] is not None
             counts.update(listed=listed, named=len(items), plain=plain, once=len(names))
@@ -216,14 +215,10 @@ def _first(table: pd.DataFrame, column: str) -> pd.Series[str]:
     return filled.groupby(table["study"], sort=False).first().fillna("")
 
 
-def _spaced(text: str) -> str:
-    return " ".join(text.lower().split())
-
-
 def _flat(item: object) -> Iterator[str]:
     """Yield the strings of a list and of its inner lists, in order, without stray blanks."""
     if isinstance(item, str):
-        yield from filter(None, [_spaced(item)])
+        yield from filter(None, [spaced(item.lower())])
     elif isinstance(item, list):
         for inner in item:
             yield from _flat(inner)

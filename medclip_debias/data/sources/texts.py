@@ -88,6 +88,11 @@ def without_markup(text: str) -> str:
     return _TAG.sub("\n", text)
 
 
+def spaced(text: str) -> str:
+    """Return a text with one blank for all that is blank between its words."""
+    return " ".join(text.split())
+
+
 def mended_said(path: Path, counts: Counter[str]) -> list[str]:
     """Return sentences on the reports of a table that were mended, as `read_report` names it."""
     kinds = (kind for kind in _SAID if counts[kind])
