@@ -26,23 +26,10 @@ MAX_PIXELS = 400_000_000
 def encode(pixels: NDArray[np.bool_]) -> Mask:
     """Return the mask of an array ``[H, W]``, true inside."""
     height, width = pixels.shape
-    columns = np.flatnonzero(pixels.any(axis=0))
-    if not len(columns):
-        return Mask(height, width, compress([height * width]))
-    # A finding is small: only the columns that it reaches are looked at.
-    before, after = int(columns[0]) * height, (width - 1 - int(columns[-1])) * height
-    part = pixels[:, columns[0] : columns[-1] + 1].T.ravel()
-    changes = np.flatnonzero(part[1:] != part[:-1]) + 1
-    runs = np.diff([0, *changes.tolist(), len(part)]).tolist()
-    if part[0]:
-        runs = [before, *runs]
-    else:
-        runs[0] += before
-    if after and part[-1]:
-        runs.append(after)
-    elif after:
-        runs[-1] += after
-    return Mask(height, width, compress(runs))
+    flat = pixels.T.ravel()
+    changes = np.flatnonzero(flat[1:] != flat[:-1]) + 1
+    runs = np.diff([0, *changes.tolist(), flat.size]).tolist()
+    return Mask(height, width, compress([0, *runs] if flat[0] else runs))
 
 
 def decode(mask: Mask) -> NDArray[np.bool_]:
@@ -86,11 +73,6 @@ def runs_of(mask: Mask) -> list[int]:
     if sum(runs) != mask.height * mask.width:
         raise ValueError(f"has another number of pixels than its size {mask.width} x {mask.height}")
     return runs
-
-
-def area(mask: Mask) -> int:
-    """Return the number of pixels inside."""
-    return sum(runs_of(mask)[1::2])
 
 
 def compress(runs: Sequence[int]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -202,7 +202,29 @@ class PreparedSet:
         Raises:
             UserError: there are none, they come from another model, or a sentence lacks one.
         """
-        return read_scores(self.folder, self.texts, expected_hash)
+        folder, command = self.folder, f"run 'score {self.folder} --language-model DIR'"
+        for name in ("scores.json", "scores.parquet"):
+            if not (folder / name).is_file():
+                raise UserError(
+                    f"{folder / name}: the sentences have no scores yet; {command} first."
+                )
+        found = read_json(folder / "scores.json", f"{command} again").get("model_hash")
+        if expected_hash is not None and found != expected_hash:
+            raise UserError(
+                f"{folder / 'scores.json'}: the scores come from the language model {found},"
+                f" not from {expected_hash}; {command} again with that model."
+            )
+        path = folder / "scores.parquet"
+        table = read_table(path, f"{command} again")
+        if not {"text", "log_prob"} <= set(table.columns):
+            raise UserError(f"{path}: column 'text' or 'log_prob' is missing; {command} again.")
+        scores = dict(zip(table["text"], table["log_prob"].astype(float), strict=True))
+        missing = sum(text not in scores for text in self.texts)
+        if missing:
+            raise UserError(
+                f"{path}: {missing} sentences of the set have no score; {command} again."
+            )
+        return scores
 
     @property
     def scored_by(self) -> str:
@@ -259,35 +281,6 @@ def write_scores(
     with atomic_file(folder / "scores.parquet") as temporary:
         table.to_parquet(temporary, index=False)
     write_json(folder / "scores.json", {"model_hash": model_hash, "sentences": len(texts)})
-
-
-def read_scores(
-    folder: Path, texts: Iterable[str], expected_hash: str | None = None
-) -> dict[str, float]:
-    """Read the scores in ``folder`` and check that they fit; see `PreparedSet.scores`."""
-    command = f"run 'score {folder} --language-model DIR'"
-    for name in ("scores.json", "scores.parquet"):
-        if not (folder / name).is_file():
-            raise UserError(f"{folder / name}: the sentences have no scores yet; {command} first.")
-    found = read_json(folder / "scores.json", f"{command} again").get("model_hash")
-    if expected_hash is not None and found != expected_hash:
-        raise UserError(
-            f"{folder / 'scores.json'}: the scores come from the language model {found},"
-            f" not from {expected_hash}; {command} again with that model."
-        )
-    table = read_table(folder / "scores.parquet", f"{command} again")
-    if not {"text", "log_prob"} <= set(table.columns):
-        raise UserError(
-            f"{folder / 'scores.parquet'}: column 'text' or 'log_prob' is missing; {command} again."
-        )
-    scores = dict(zip(table["text"], table["log_prob"].astype(float), strict=True))
-    missing = sum(text not in scores for text in texts)
-    if missing:
-        raise UserError(
-            f"{folder / 'scores.parquet'}: {missing} sentences of the set have no score;"
-            f" {command} again."
-        )
-    return scores
 
 
 # --------------------------------------------------------------------------------- files

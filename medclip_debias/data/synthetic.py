@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from pathlib import Path
 
 from medclip_debias.files import read_json_or_none
@@ -17,7 +16,7 @@ def is_phantom(source_path: Path) -> bool:
 
 def in_phantom(path: Path) -> bool:
     """Tell whether a file lies anywhere below the folder of a phantom."""
-    return any(map(_remembered, path.absolute().parents))
+    return any(map(_holds_truth, path.absolute().parents))
 
 
 def _holds_truth(folder: Path) -> bool:
@@ -25,15 +24,10 @@ def _holds_truth(folder: Path) -> bool:
     return isinstance(content, dict) and {"settings_hash", "classes"} <= set(content)
 
 
-# Thousands of images share a few folders.
-_remembered = lru_cache(maxsize=4096)(_holds_truth)
-
-
 def all_of_phantoms(files: Iterable[Path]) -> bool:
     """Tell whether every file lies below the folder of a phantom; False for no file.
 
     A copy elsewhere does not: what is not known to be generated counts as real.
     """
-    holds_truth = lru_cache(maxsize=None)(_holds_truth)  # for this call: a folder may become one
-    found = [any(map(holds_truth, file.absolute().parents)) for file in files]
+    found = list(map(in_phantom, files))
     return bool(found) and all(found)

@@ -52,35 +52,11 @@ def sentence_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def write_claims(
-    prepared: PreparedSet,
-    parser: RuleParser,
-    progress: Callable[[int, int], None] | None = None,
-    cluster: str | None = None,
-) -> dict[str, Any]:
-    """Read the claims of every distinct sentence and store them beside the set, atomically.
-
-    Returns:
-        Counts: sentences, those with and without a claim, claims, corrected words.
-    """
-    texts = prepared.texts
-    parsed: list[Parsed] = []
-    for piece in map_pieces(partial(_parsed, parser), chunks(texts, 256), cluster=cluster):
-        parsed += piece
-        if progress is not None:
-            progress(len(parsed), len(texts))
-    claims = [sentence.claims for sentence in parsed]
-    counts = {"corrected_words": sum(sentence.corrected for sentence in parsed)}
-    return _store(prepared, claims, parser.lexicon, parser.name, counts)
-
-
 def _parsed(parser: RuleParser, texts: list[str]) -> list[Parsed]:
     return [parser.parse(text) for text in texts]
 
 
-def import_claims(
-    prepared: PreparedSet, table: Path, lexicon: Lexicon, parser: str = ""
-) -> dict[str, Any]:
+def import_claims(prepared: PreparedSet, table: Path, lexicon: Lexicon) -> dict[str, Any]:
     """Check a table that another program wrote, and store it as the claims of the set.
 
     Args:
@@ -89,7 +65,6 @@ def import_claims(
             ``text``, and has ``finding`` and ``polarity``; the other columns of `COLUMNS` may be
             missing or blank.
         lexicon: says which findings there are.
-        parser: name of the program; by default that of the file.
     """
     frame = read_table(table, required=("finding", "polarity"))
     if not {"sentence", "text"} & set(frame.columns):
@@ -102,7 +77,7 @@ def import_claims(
     claims = _claims_of(prepared, table, rows, lexicon, unknown)
     repeated = len(rows) - sum(map(len, claims))
     counts = {"repeated_rows": repeated}
-    return _store(prepared, claims, lexicon, parser or f"table {table.name}", counts)
+    return _store(prepared, claims, lexicon, f"table {table.name}", counts)
 
 
 def read_claims(prepared: PreparedSet) -> ClaimTable:
@@ -201,7 +176,11 @@ def claim_set(
     progress: Callable[[int, int], None] | None = None,
     cluster: str | None = None,
 ) -> dict[str, Any]:
-    """What the verb does: read the claims of a set by rules, or take those of a table."""
+    """What the verb does: store the claims of a set, read by rules or taken from a table.
+
+    Returns:
+        Counts: sentences, those with and without a claim, claims, corrected words.
+    """
     prepared = PreparedSet.open(folder)
     words = load_lexicon(lexicon)
     if table is not None:
@@ -213,7 +192,16 @@ def claim_set(
             f"{folder}: {others:,} of its reports are not in English, and the lexicon is English;"
             " give the claims of another program with --table, or a --lexicon without a base."
         )
-    return write_claims(prepared, RuleParser(words), progress, cluster)
+    parser = RuleParser(words)
+    parsed: list[Parsed] = []
+    pieces = chunks(prepared.texts, 256)
+    for piece in map_pieces(partial(_parsed, parser), pieces, cluster=cluster):
+        parsed += piece
+        if progress is not None:
+            progress(len(parsed), len(prepared.texts))
+    claims = [sentence.claims for sentence in parsed]
+    counts = {"corrected_words": sum(sentence.corrected for sentence in parsed)}
+    return _store(prepared, claims, words, parser.name, counts)
 
 
 def _store(
