@@ -67,7 +67,7 @@ class ContentHash:
         return count
 
     def pixels(self, hashes: Iterable[str]) -> None:
-        """Add the hash of every row of ``images.bin`` (`pixel_hash`)."""
+        """Add the hash of every row of ``images.bin`` (`short_hash`)."""
         for value in hashes:
             self._update(value)
 
@@ -79,9 +79,9 @@ class ContentHash:
         self._digest.update(_canonical(value))
 
 
-def pixel_hash(pixels: bytes) -> str:
-    """Return 32 hex digits that name the pixels of one row."""
-    return hashlib.sha256(pixels).hexdigest()[:32]
+def short_hash(content: bytes) -> str:
+    """Return 32 hex digits that name some bytes, such as the pixels of one row."""
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def manifest_hash(manifest: pd.DataFrame) -> str:

@@ -159,12 +159,13 @@ class Source(Protocol):
     """One input format, read.
 
     A class that has this one as its base needs `images` and `studies` alone, if it has no boxes
-    and nothing to say. One whose reports are not in English has an attribute ``language``, the code
-    of their language (`stated_language`).
+    and nothing to say.
     """
 
     kind: ClassVar[str]
     """Name of the format, as in ``mimic_cxr``."""
+    language: str = "en"
+    """Code of the language of its reports."""
 
     def images(self) -> list[ImageRecord]:
         """Return every image that the source lists, in a stable order.
@@ -197,8 +198,3 @@ class Source(Protocol):
     def describe(self) -> list[str]:
         """Return sentences on what was found and what is missing, by file name."""
         return []
-
-
-def stated_language(source: Source) -> str:
-    """Return the code of the language that a source states for its reports; English for none."""
-    return str(getattr(source, "language", "en"))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from medclip_debias.data.layout import HASHES, MANIFEST, pixel_hash
+from medclip_debias.data.layout import HASHES, MANIFEST, short_hash
 from medclip_debias.data.store import PreparedSet, read_table
 from medclip_debias.errors import UserError
 from medclip_debias.files import file_hash
@@ -55,7 +55,7 @@ def _changes(
     yield from _changed_tables(prepared)
     wrong = []
     for count, row in enumerate(rows, start=1):
-        if pixel_hash(_bytes(prepared, row)) != hashes[row]:
+        if short_hash(_bytes(prepared, row)) != hashes[row]:
             wrong.append(row)
         if progress and (count % 64 == 0 or count == len(rows)):
             progress(count, len(rows))

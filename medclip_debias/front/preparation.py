@@ -133,8 +133,8 @@ def parsed_options(
     if "labels" in options:
         sources["labeller"] = options["labels"]
     text = dict(options.get("report_set", {}))
-    if options.get("language", "auto") != "auto":
-        text["language"] = options["language"]
+    if (language := sources.pop("language", "auto")) != "auto":
+        text["language"] = language
     sources["text"] = validate(ReportSettings, text, where, "report_set.")
     selection = validate(SelectionSettings, _fields_of(SelectionSettings, options), where)
     return settings, {"selection": selection, "reading": Reading(**sources)}

@@ -23,7 +23,7 @@ def finish_set(
     pixels = (folder / "images.bin").read_bytes()
     rows = [pixels[n * size**2 : (n + 1) * size**2] for n in range(len(images))]
     manifest = images[["image_id", "study_id", "split"]].assign(
-        row=range(len(images)), pixel_hash=[layout.pixel_hash(row) for row in rows], text_hash=""
+        row=range(len(images)), pixel_hash=[layout.short_hash(row) for row in rows], text_hash=""
     )
     phrases = tables["phrases"]
     boxes = phrases[["phrase_id", "image_id", "split"]].assign(

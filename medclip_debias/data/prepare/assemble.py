@@ -167,7 +167,7 @@ def _join_rows(
                 for row in some:
                     file.seek(row.row * chunks.row_bytes)
                     pixels = file.read(chunks.row_bytes)
-                    if work is None and layout.pixel_hash(pixels) != row.hash:
+                    if work is None and layout.short_hash(pixels) != row.hash:
                         raise UserError(
                             f"{path}, row {row.row}: is not what was prepared; the file is"
                             " damaged, copy or make this part again."
@@ -336,7 +336,7 @@ class _Sentences:
             report = self.results.reports[study.study_id]
             found = chunk(report.part, report.chunk)[study.key]["sentences"]
             text = json.dumps(found, separators=(",", ":"))
-            self.hashes[study.study_id] = hashlib.sha256(text.encode()).hexdigest()[:32]
+            self.hashes[study.study_id] = layout.short_hash(text.encode())
             for position, (section, sentence) in enumerate(found):
                 self.distinct.add(hashlib.blake2b(sentence.encode(), digest_size=8).digest())
                 yield study.study_id, section, position, sentence

@@ -8,7 +8,6 @@ chunks hold; a run with other settings has another folder of chunks
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from typing import Any, TypeVar
 from medclip_debias import __version__
 from medclip_debias.data.executor import chunks as cut
 from medclip_debias.data.executor import map_pieces
-from medclip_debias.data.layout import pixel_hash
+from medclip_debias.data.layout import short_hash
 from medclip_debias.files import atomic_file
 
 PREPARE_VERSION = 1
@@ -154,7 +153,7 @@ class Chunks:
     def write(self, kind: str, values: Values, pixels: bytes = b"") -> str:
         """Write a chunk unless it is there, and return its name."""
         content = json.dumps(list(values.items()), separators=(",", ":")).encode()
-        name = f"{kind}-{_hash(content)}"
+        name = f"{kind}-{short_hash(content)}"
         if not self.path(name).exists():
             if pixels:
                 _write(self.path(name, ".bin"), pixels)
@@ -173,7 +172,7 @@ class Chunks:
         """
         path, rows = self.path(name), self.path(name, ".bin")
         content = path.read_bytes() if path.exists() else b""
-        if _hash(content) != name.rpartition("-")[2]:
+        if short_hash(content) != name.rpartition("-")[2]:
             raise ValueError(path)
         values: Values = {(key[0], key[1]): value for key, value in json.loads(content)}
         hashes = [value["hash"] for value in values.values() if "hash" in value]
@@ -181,7 +180,7 @@ class Chunks:
             raise ValueError(rows)
         if deep and hashes:
             with rows.open("rb") as file:
-                if any(pixel_hash(file.read(self.row_bytes)) != known for known in hashes):
+                if any(short_hash(file.read(self.row_bytes)) != known for known in hashes):
                     raise ValueError(rows)
         return values
 
@@ -199,10 +198,6 @@ class Chunks:
             return list(self.values(name, deep=True))
         except ValueError:
             return None
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import Any
 
 from medclip_debias.config import PrepareSettings, SelectionSettings
 from medclip_debias.data.executor import cpus
-from medclip_debias.data.layout import TEMPLATE
+from medclip_debias.data.layout import TEMPLATE, short_hash
 from medclip_debias.data.named_split import NamedSplit
 from medclip_debias.data.prepare.chunks import Chunks, Job, Pool, Progress, Say, made_by
 from medclip_debias.data.prepare.pixels import images_of_a_chunk, read_rows
@@ -34,7 +33,7 @@ from medclip_debias.data.prepare.studies import (
     told_languages,
 )
 from medclip_debias.data.prepare.workspace import Workspace
-from medclip_debias.data.records import ImageRecord, Source, StudyRecord, stated_language
+from medclip_debias.data.records import ImageRecord, Source, StudyRecord
 from medclip_debias.data.splits import check_leak
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.synthetic import is_phantom
@@ -149,7 +148,7 @@ class Preparation:
                 studies.append(study)
                 yield study.key, report
 
-        cut = partial(cut_reports, self.reading.text, stated_language(self.source))
+        cut = partial(cut_reports, self.reading.text, self.source.language)
         names = chunks.make("reports", jobs(), CHUNK_STUDIES, cut, self.pool)
         for what, counts in (
             ("Labels without a sentence", self._unsaid),
@@ -203,7 +202,7 @@ class Preparation:
         report: str | list[Any] = text
         if self.reading.label_sentences and not text.strip() and not problem:
             report = label_sentences(record.labels, record.study_id)
-            wording = _hash(json.dumps(report))
+            wording = short_hash(json.dumps(report).encode())
             self._unsaid.update(
                 label
                 for label, value in record.labels.items()
@@ -226,7 +225,7 @@ class Preparation:
             labels=[record.labels.get(name) for name in self._labels],
             report=status,
             problem=problem,
-            stamp=_hash(text) if text else "",
+            stamp=short_hash(text.encode()) if text else "",
             wording=wording,
             images=images,
         )
@@ -243,7 +242,3 @@ class Preparation:
         wanted = sorted(results.images.values())
         jobs = ((image.key, self.plan.images[image.at].path) for image in wanted)
         return part.chunks.make("images", jobs, size, partial(read_rows, self.settings), self.pool)
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -6,7 +6,7 @@ from typing import Any
 
 from medclip_debias.config import PrepareSettings
 from medclip_debias.data.images import prepare_image, read_radiograph
-from medclip_debias.data.layout import pixel_hash
+from medclip_debias.data.layout import short_hash
 from medclip_debias.data.prepare.chunks import Job, Values
 from medclip_debias.errors import UserError, without_patients
 
@@ -39,7 +39,7 @@ def read_rows(settings: PrepareSettings, jobs: list[Job]) -> tuple[Values, bytes
             reason, place = str(error), without_patients(str(path))
             values[key] = {"reason": reason if place in reason else f"{place}: {reason}"}
             continue
-        hash_of_row = pixel_hash(pixels)
+        hash_of_row = short_hash(pixels)
         values[key] = row_value(len(rows), *image.shape, hash_of_row, image.mended)
         rows.append(pixels)
     return values, b"".join(rows)

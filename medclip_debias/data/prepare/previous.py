@@ -87,7 +87,7 @@ def _copy_rows(chunks: Chunks, source: Path, rows: list[_Row]) -> int:
         for key, value in rows:
             file.seek(value["row"] * chunks.row_bytes)
             pixels = file.read(chunks.row_bytes)
-            if layout.pixel_hash(pixels) == value["hash"]:
+            if layout.short_hash(pixels) == value["hash"]:
                 values[key] = value | {"row": len(kept)}
                 kept.append(pixels)
     chunks.write("images", values, b"".join(kept))

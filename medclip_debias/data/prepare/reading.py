@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from medclip_debias.data.labels import Labeller
 from medclip_debias.data.named_split import (
     HasNamedSplit,
     NamedSplit,
@@ -17,37 +16,26 @@ from medclip_debias.data.named_split import (
 )
 from medclip_debias.data.records import Source
 from medclip_debias.data.sources.detect import detect
+from medclip_debias.data.sources.registry import Given
 from medclip_debias.data.templates import wordings_hash
 from medclip_debias.data.text.reports import ReportSettings
 from medclip_debias.errors import UserError
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How a source is read.
+class Reading(Given):
+    """How a source is read: what is given besides its path, and what is taken of what it holds.
 
     Attributes:
         kind: kind of source, or ``auto``.
-        phrases: boxes, if not those beside the data.
-        reports: folder or archive of the reports, for images that came without any.
-        labeller: whose automatic labels to read from MIMIC-CXR-JPG.
-        split_seed: split patients by a hash with this seed; ``None`` for the source's own split.
-        tables: folder of MIMIC-CXR's tables, if they are not beside the images.
-        text_only: prepare the reports alone.
+        text: sections and sentences that are used; its language is the ``language`` that is given.
         split_file: a named split that takes the place of the source's own.
-        text: sections and sentences that are used.
         all_test: every image is test, whatever the source's split: the set is for evaluation.
         label_sentences: the labels of studies without a report say their sentences.
     """
 
     kind: str = "auto"
-    phrases: Path | None = None
-    reports: Path | None = None
-    labeller: str = "chexpert"
-    split_seed: int | None = None
     text: ReportSettings = field(default_factory=ReportSettings)
-    tables: Path | None = None
-    text_only: bool = False
     split_file: Path | None = None
     all_test: bool = False
     label_sentences: bool = False
@@ -62,17 +50,9 @@ class Reading:
 
     def source(self, path: Path) -> Source:
         """Open the source at ``path``."""
-        return detect(
-            path,
-            self.kind,
-            phrases=self.phrases,
-            reports=self.reports,
-            labeller=cast(Labeller, self.labeller),  # checked there
-            split_seed=self.split_seed,
-            tables=self.tables,
-            text_only=self.text_only,
-            language=None if self.text.language == "auto" else self.text.language,
-        )
+        given = {option.name: getattr(self, option.name) for option in fields(Given)}
+        given["language"] = None if self.text.language == "auto" else self.text.language
+        return detect(path, self.kind, **given)
 
     def split(self, source: Source) -> NamedSplit | None:
         """Return the named split of a source: that of the file, or its own if it has one.
