@@ -28,7 +28,7 @@ from medclip_debias.data.sources.ids import PATIENT, STUDY, Ids
 from medclip_debias.data.sources.paths import PathFinder
 from medclip_debias.data.splits import SHARES, split_name, splits_of
 from medclip_debias.errors import UserError
-from medclip_debias.files import atomic_file, file_hash, open_guarded
+from medclip_debias.files import file_hash, open_guarded, write_text
 
 SPLIT_FILE = "split.csv"
 """Name of the file in a prepared set."""
@@ -68,9 +68,7 @@ class NamedSplit:
 
     def write(self, path: Path) -> None:
         """Write the file, atomically."""
-        with atomic_file(path) as temporary:
-            content = f"# {self.name} sha256:{self.sha256}\n{self.body}"
-            temporary.write_bytes(content.encode())
+        write_text(path, f"# {self.name} sha256:{self.sha256}\n{self.body}")
 
     def describe(self) -> str:
         """Return a sentence on it."""

@@ -22,7 +22,7 @@ from medclip_debias.data.layout import (
 )
 from medclip_debias.data.masks import from_coco
 from medclip_debias.data.records import Mask
-from medclip_debias.data.views import frontal_images
+from medclip_debias.data.views import is_frontal
 from medclip_debias.errors import UserError
 from medclip_debias.files import atomic_file, read_json, read_json_value, write_json
 
@@ -95,7 +95,10 @@ class PreparedSet:
     @cached_property
     def frontal(self) -> NDArray[np.bool_]:
         """``[n]``, which images count as frontal (`medclip_debias.data.views.is_frontal`)."""
-        return frontal_images(self.images["view"].tolist(), self.meta)
+        views, selection = self.images["view"], self.meta.get("selection")
+        listed = tuple(selection.get("views", ())) if isinstance(selection, dict) else ()
+        known = {view: is_frontal(str(view), listed) for view in views.unique()}
+        return np.array([known[view] for view in views], dtype=bool)
 
     @cached_property
     def sentences(self) -> pd.DataFrame:

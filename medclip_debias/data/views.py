@@ -8,13 +8,9 @@ View Position); case, ``_`` and ``-`` do not matter.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from medclip_debias.config import ALL_VIEWS, FRONTAL_VIEWS, LATERAL_VIEW, plain_view
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 Views = Literal["frontal", "all"]
 """Which images are judged: the frontal ones, or all of the set."""
@@ -76,13 +72,3 @@ def is_frontal(view: str, views: Collection[str] = ()) -> bool:
         return kind != "lateral"
     name = plain_view(view)
     return not set(name.split()) & _OTHER and name in {plain_view(given) for given in views}
-
-
-def frontal_images(views: Collection[str], meta: dict[str, Any]) -> NDArray[np.bool_]:
-    """``[images]``, which images of a prepared set count as frontal."""
-    import numpy as np
-
-    selection = meta.get("selection")
-    listed = tuple(selection.get("views", ())) if isinstance(selection, dict) else ()
-    known = {view: is_frontal(str(view), listed) for view in set(views)}
-    return np.array([known[view] for view in views], dtype=bool)

@@ -1,10 +1,14 @@
 """View positions, by the names that archives use."""
 
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 import pytest
 
-from medclip_debias.config import FRONTAL_VIEWS
-from medclip_debias.data.views import frontal_images, is_chosen, is_frontal, view_class
+from medclip_debias.config import FRONTAL_VIEWS, PrepareSettings
+from medclip_debias.data.store import PreparedSet
+from medclip_debias.data.views import is_chosen, is_frontal, view_class
 
 NAMES = {
     "frontal": [
@@ -46,7 +50,10 @@ def test_an_archives_own_name_counts_as_frontal_where_it_was_asked_for():
 
 
 def test_a_set_that_says_nothing_of_its_selection_is_read_by_the_names_alone():
-    views = ["PA", "LL", "", "thorax"]
-    np.testing.assert_array_equal(frontal_images(views, {}), [1, 0, 1, 0])
-    meta = {"selection": {"views": ["PA", "Thorax"]}}
-    np.testing.assert_array_equal(frontal_images(views, meta), [1, 0, 1, 1])
+    def frontal(**meta):
+        prepared = PreparedSet(Path(), {"content_hash": "", **meta}, PrepareSettings())
+        prepared.images = pd.DataFrame({"view": ["PA", "LL", "", "thorax"]})
+        return prepared.frontal
+
+    np.testing.assert_array_equal(frontal(), [1, 0, 1, 0])
+    np.testing.assert_array_equal(frontal(selection={"views": ["PA", "Thorax"]}), [1, 0, 1, 1])

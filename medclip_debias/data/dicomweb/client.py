@@ -26,6 +26,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from medclip_debias.data.images.files import MAX_BYTES
 from medclip_debias.errors import UserError
+from medclip_debias.files import json_or_none
 
 TOKEN = "MEDCLIP_DICOMWEB_TOKEN"
 USER, PASSWORD = "MEDCLIP_DICOMWEB_USER", "MEDCLIP_DICOMWEB_PASSWORD"
@@ -125,10 +126,7 @@ class DicomWeb:
         _, body = self._get(path, "application/dicom+json", MOST_JSON)
         if not body:  # 204: no match
             return []
-        try:
-            found = json.loads(body)
-        except (ValueError, RecursionError):
-            found = None
+        found = json_or_none(body)
         if not isinstance(found, list) or not all(isinstance(match, dict) for match in found):
             raise UserError(
                 f"{self.url}: the answer to a search is not a list of DICOM matches; check that the"

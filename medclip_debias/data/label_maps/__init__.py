@@ -157,15 +157,13 @@ class Bound:
         self, read: Callable[[str], Floats], row_of: Callable[[int], str]
     ) -> dict[str, Floats]:
         """Return 1, 0, -1 or NaN for each class and image."""
-        read_once: dict[str, Floats] = {}
 
+        @cache
         def column(name: str) -> Floats:
             at = self.columns.get(name)
             if at is None:
                 return np.zeros(len(read(next(iter(self.columns.values())))))
-            if name not in read_once:
-                read_once[name] = np.asarray(read(at), dtype=np.float64)
-            return read_once[name]
+            return np.asarray(read(at), dtype=np.float64)
 
         found = {}
         for name, rule in self.rules.items():

@@ -115,9 +115,9 @@ def assemble(
     _count_copies(table, funnel)
     rejected = [*plan.rejected, *results.rejected]
     shown = [(name, without_patients(reason)) for name, reason in rejected]
-    _write_csv(folder / "rejected.csv", ("image_id", "reason"), shown)
-    _write_csv(folder / MISSING_IMAGES, ("image_id", "path"), plan.missing)
-    _write_csv(folder / UNUSED_REPORTS, ("study_id", "reason"), results.unused)
+    write_csv(folder / "rejected.csv", ("image_id", "reason"), shown)
+    write_csv(folder / MISSING_IMAGES, ("image_id", "path"), plan.missing)
+    write_csv(folder / UNUSED_REPORTS, ("study_id", "reason"), results.unused)
     write_json(folder / "funnel.json", funnel.rows)
     files = [layout.MANIFEST, layout.PHRASE_BOXES, INPUTS, MISSING_IMAGES, UNUSED_REPORTS]
     named = {}
@@ -305,7 +305,7 @@ def _inputs(studies: Sequence[Study], results: Results) -> tuple[dict[str, str],
     return kinds, [row[: len(kinds)] for row in rows]
 
 
-def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(header)

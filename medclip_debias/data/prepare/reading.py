@@ -81,14 +81,16 @@ class Reading(Given):
         for name, default in (("language", "auto"), ("max_deidentified", 1.0)):
             if text[name] == default:
                 del text[name]
-        named = {} if self.split_file is None else {"split": file_sha256(self.split_file)}
-        return {
+        options: dict[str, Any] = {
             "labeller": self.labeller,
             "split_seed": self.split_seed,
             "text_only": self.text_only,
             "reports": text,
-        } | (named | ({"all_test": True} if self.all_test else {}) | self.wording())
-
-    def wording(self) -> dict[str, str]:
-        """Return what names the wording of sentences that labels say; nothing without them."""
-        return {"label_sentences": wordings_hash()} if self.label_sentences else {}
+        }
+        if self.split_file is not None:
+            options["split"] = file_sha256(self.split_file)
+        if self.all_test:
+            options["all_test"] = True
+        if self.label_sentences:
+            options["label_sentences"] = wordings_hash()
+        return options

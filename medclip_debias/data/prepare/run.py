@@ -8,7 +8,6 @@ that rename finds its work done when it is called again.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, TypedDict, Unpack
 
 from medclip_debias.config import PrepareSettings, SelectionSettings
 from medclip_debias.data.prepare import shards
-from medclip_debias.data.prepare.assemble import assemble
+from medclip_debias.data.prepare.assemble import assemble, write_csv
 from medclip_debias.data.prepare.chunks import Progress, Say
 from medclip_debias.data.prepare.collect import Preparation
 from medclip_debias.data.prepare.previous import check_update
@@ -174,11 +173,8 @@ def _listing_missing(out: Path) -> Iterator[None]:
     except MissingFiles as error:
         path = out.with_name(out.name + ".missing.csv")
         try:
-            with (
-                atomic_file(path) as temporary,
-                temporary.open("w", encoding="utf-8", newline="") as file,
-            ):
-                csv.writer(file).writerows([("row", "path"), *error.files])
+            with atomic_file(path) as temporary:
+                write_csv(temporary, ("row", "path"), error.files)
         except OSError:
             raise error from None
         raise UserError(f"{error} All are listed in {path}.") from None

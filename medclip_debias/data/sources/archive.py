@@ -264,8 +264,6 @@ def merged_labels(rows: Sequence[Labels]) -> tuple[Labels, bool]:
 
     Present wins over uncertain, that over absent, that over not mentioned.
     """
-    if len(rows) == 1:
-        return dict(rows[0]), False
     merged: Labels = {}
     differ = False
     for row in rows:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from medclip_debias.data.sources.image_files import is_file
 from medclip_debias.data.sources.tables import read_table, refuse_rows
 from medclip_debias.errors import UserError
 from medclip_debias.files import open_guarded, read_text
-from medclip_debias.yaml_text import parse_yaml
+from medclip_debias.settings_files import load_yaml
 
 _MOST_OF_A_LIST = 64 << 20
 _HEAD = 1 << 16
@@ -25,9 +24,7 @@ _FORMS = ("coco", "lists", "tables")
 @cache
 def entries() -> Mapping[str, dict[str, Any]]:
     """Return the entries of ``catalog.yaml`` by kind."""
-    text = files(__package__).joinpath("catalog.yaml").read_text(encoding="utf-8")
-    content: dict[str, dict[str, Any]] = parse_yaml(text)
-    return content
+    return load_yaml(Path(__file__).with_name("catalog.yaml"))
 
 
 class ArchiveFiles:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 from medclip_debias.data.labels import Labels, label_name
-from medclip_debias.yaml_text import parse_yaml
+from medclip_debias.settings_files import load_yaml
 
 PADCHEST_SILENT = frozenset(("unchanged", "exclude", "suboptimal study"))
 """Labels of PadChest that do not say what is there: alone they leave every other one open."""
@@ -16,8 +16,7 @@ PADCHEST_SILENT = frozenset(("unchanged", "exclude", "suboptimal study"))
 @cache
 def label_groups(archive: str) -> Mapping[str, frozenset[str]]:
     """Return the labels that mean each CheXpert column, as ``label_groups.yaml`` has them."""
-    text = files(__package__).joinpath("label_groups.yaml").read_text(encoding="utf-8")
-    groups: dict[str, list[str]] = parse_yaml(text)[archive]
+    groups = load_yaml(Path(__file__).with_name("label_groups.yaml"))[archive]
     return {column: frozenset(labels) for column, labels in groups.items()}
 
 

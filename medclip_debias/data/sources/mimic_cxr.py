@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 from medclip_debias.data.labels import Labels, read_label_table
@@ -40,17 +39,15 @@ from medclip_debias.errors import UserError, counted
 if TYPE_CHECKING:
     import pandas as pd
 
-PATTERNS = MappingProxyType(
-    {
-        "metadata": "mimic-cxr-*-metadata.csv*",
-        "split": "mimic-cxr-*-split.csv*",
-        "chexpert": "mimic-cxr-*-chexpert.csv*",
-        "negbio": "mimic-cxr-*-negbio.csv*",
-        "test_labels": "mimic-cxr-*-test-set-labeled.csv*",
-        "records": "cxr-record-list.csv*",
-        "studies": "cxr-study-list.csv*",
-    }
-)
+PATTERNS = {
+    "metadata": "mimic-cxr-*-metadata.csv*",
+    "split": "mimic-cxr-*-split.csv*",
+    "chexpert": "mimic-cxr-*-chexpert.csv*",
+    "negbio": "mimic-cxr-*-negbio.csv*",
+    "test_labels": "mimic-cxr-*-test-set-labeled.csv*",
+    "records": "cxr-record-list.csv*",
+    "studies": "cxr-study-list.csv*",
+}
 _IDS = {
     "dicom_id": ("", r"[^/\\]+"),
     "subject_id": (PATIENT, "[0-9]+"),

@@ -10,7 +10,6 @@ Finding": such rows are left aside.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from medclip_debias.data.sources.image_files import walk_files
 from medclip_debias.data.sources.tables import open_text
 from medclip_debias.data.sources.texts import read_report
 from medclip_debias.errors import UserError
+from medclip_debias.files import json_or_none
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,10 +131,7 @@ def _json_lines(path: Path) -> Iterator[dict[str, Any] | None]:
     try:
         with open_text(path) as file:
             for line in filter(str.strip, file):
-                try:
-                    content = json.loads(line)
-                except (ValueError, RecursionError):
-                    content = None
+                content = json_or_none(line)
                 yield content if isinstance(content, dict) else None
     except (UserError, OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read as lines of JSON; download it again.") from error

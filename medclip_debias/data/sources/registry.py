@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from medclip_debias.data.records import Source
@@ -138,4 +137,4 @@ def source(*, takes: Collection[str] = (), **words: Any) -> Callable[[_R], _R]:
 
 def formats() -> Mapping[str, Format]:
     """Return every format by its kind, in alphabetical order."""
-    return MappingProxyType(FORMATS.all())
+    return FORMATS.all()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -30,7 +29,6 @@ _SIGNED = (
 """How English lines start that say who dictated, signed or approved the report, and when."""
 
 
-@dataclass(frozen=True, eq=False)
 class Language:
     """How reports of one language are read.
 
@@ -47,15 +45,26 @@ class Language:
         spaced_stop: a full stop between blanks, which ends a sentence of PadChest's stems.
     """
 
-    code: str
-    name: str
-    headings: Headings
-    repairs: Repairs
-    segmenter: str
-    signature: re.Pattern[str]
-    list_line: re.Pattern[str]
-    rough_end: re.Pattern[str]
-    spaced_stop: re.Pattern[str]
+    def __init__(self, code: str) -> None:
+        words = load_yaml(Path(__file__).with_name(f"{code}.yaml"))
+        up, low = words["upper"], words["lower"]
+        signed = _SIGNED
+        if words["signatures"]:  # one of these before a colon, or before a name or a title
+            phrases = "|".join(sorted(map(re.escape, words["signatures"]), key=len, reverse=True))
+            person = rf"(?:Drs?|Dra|Prof|M|Mme|[{up}]\w+,? [{up}]|_|X{{3}})"
+            signed = rf"(?i:(?:{phrases}))(?:\s*:|(?<= por)(?= {person}))"
+        self.code = code
+        self.name: str = words["name"]
+        self.headings = Headings(words)
+        self.repairs = Repairs(words)
+        self.segmenter: str = words["segmenter"]
+        self.signature = re.compile(signed)
+        self.list_line = re.compile(
+            rf"\n[ \t]*(?=(?:\(?\d{{1,2}}[.)]|[-*•])[ \t]+\S|\d{{1,2}}[.)][{up}][{low}]"
+            rf"|[{up}][{up} /&,()\-]{{1,60}}:\s|{signed})"
+        )
+        self.rough_end = re.compile(rf"(?<=[{low})\]_][.!?])\s+(?=[{up}_])")
+        self.spaced_stop = re.compile(r"(?!)" if code == "en" else r" \.(?: |$)")
 
 
 @lru_cache(maxsize=len(LANGUAGES))
@@ -66,24 +75,4 @@ def language(code: str) -> Language:
     ('section', 'impression')
     """
     one_of(code, LANGUAGES, "rules for the language")
-    words = load_yaml(Path(__file__).with_name(f"{code}.yaml"))
-    up, low = words["upper"], words["lower"]
-    signed = _SIGNED
-    if words["signatures"]:  # one of these before a colon, or before a name or a title
-        phrases = "|".join(sorted(map(re.escape, words["signatures"]), key=len, reverse=True))
-        person = rf"(?:Drs?|Dra|Prof|M|Mme|[{up}]\w+,? [{up}]|_|X{{3}})"
-        signed = rf"(?i:(?:{phrases}))(?:\s*:|(?<= por)(?= {person}))"
-    return Language(
-        code=code,
-        name=words["name"],
-        headings=Headings(words),
-        repairs=Repairs(words),
-        segmenter=words["segmenter"],
-        signature=re.compile(signed),
-        list_line=re.compile(
-            rf"\n[ \t]*(?=(?:\(?\d{{1,2}}[.)]|[-*•])[ \t]+\S|\d{{1,2}}[.)][{up}][{low}]"
-            rf"|[{up}][{up} /&,()\-]{{1,60}}:\s|{signed})"
-        ),
-        rough_end=re.compile(rf"(?<=[{low})\]_][.!?])\s+(?=[{up}_])"),
-        spaced_stop=re.compile(r"(?!)" if code == "en" else r" \.(?: |$)"),
-    )
+    return Language(code)
