@@ -42,7 +42,7 @@ def choose(candidates: PromptSet, data: PreparedSet) -> tuple[PromptSet, dict[st
     training = set(data.studies.loc[data.studies["split"] == "train", "study_id"])
     table = data.sentences[data.sentences["study_id"].isin(training)]
     sentences = list(zip(table["study_id"], table["text"], strict=True))
-    stated = [(study, text) for study, text in sentences if is_groundable(text, "")]
+    stated = [(study, text) for study, text in sentences if is_groundable(text)]
     counts = {
         "positive": studies_that_say(_prompts(candidates, "positive"), stated),
         "negative": studies_that_say(_prompts(candidates, "negative"), sentences),

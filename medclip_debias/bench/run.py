@@ -188,7 +188,6 @@ def _run_model(
     job: tuple[str, Path, Path, How, Sequence[CardInputs]],
 ) -> tuple[Outcome, list[str]]:
     """One model on its cards; what was said, too, where nobody listened."""
-    from medclip_debias.models.device import best_device
     from medclip_debias.models.interface import need_vectors
     from medclip_debias.models.load import load_model
 
@@ -196,7 +195,7 @@ def _run_model(
     lines: list[str] = []
     log = _Log(name, len(tasks), how.say or lines.append)
     with log.naming(tasks):
-        model = load_model(folder, best_device(how.device))
+        model = load_model(folder, how.device)
         need_vectors(model, "bench", several=True)
     if log.outcome.not_run:
         return log.outcome, lines

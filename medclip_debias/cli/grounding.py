@@ -84,7 +84,6 @@ def ground(
     from medclip_debias.grounding.sentences import checked_sentences, cut_notes, read_sentences
     from medclip_debias.grounding.suppression import read_rule
     from medclip_debias.grounding.validation import NOT_MEASURED, maps_warning
-    from medclip_debias.models.device import best_device
     from medclip_debias.models.load import load_model
 
     style = {"colormap": colormap, "alpha": alpha, "contours": contour or []}
@@ -98,7 +97,7 @@ def ground(
     files = fetch(dicomweb, out / "received", study or (), query or (), note)
     if images or not files:
         files += find_images(images or (), note)
-    encoder = load_model(model, best_device(device))
+    encoder = load_model(model, device)
     rule = read_rule(model, encoder) if suppress else None
     unmeasured = maps_warning(model, encoder.content_hash, method, sharpen)
     if local:

@@ -158,7 +158,6 @@ def evaluate(
     """
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.data.verify import check_sample
-    from medclip_debias.models.device import best_device
     from medclip_debias.models.load import load_model
 
     one_of(split, SPLITS, "split")
@@ -179,7 +178,7 @@ def evaluate(
     data = PreparedSet.open(Path(prepared))
     check_sample(data)
     secret = read_secret(data.folder)
-    model = load_model(Path(model_folder), best_device(device))
+    model = load_model(Path(model_folder), device)
     if model.outputs.text_form == "none":
         need_vectors(model, "evaluate")
     model = with_maps(model, options.method)

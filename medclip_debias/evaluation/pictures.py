@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.evaluation.metrics import first_relevant_rank
 from medclip_debias.evaluation.phrase_selection import Phrase
+from medclip_debias.evaluation.protocol import geometry_of
 from medclip_debias.files import atomic_folder, write_json
 from medclip_debias.grounding.absent import PERCENTILE, AbsentScores
 from medclip_debias.grounding.boxes import as_boxes
@@ -267,13 +267,9 @@ def _write_picture(path: Path, prepared: PreparedSet, row: int) -> None:
     """The prepared image without the borders that made it a square."""
     from PIL import Image
 
-    of_row = prepared.images.iloc[row]
-    settings = prepared.settings
-    where = SquareGeometry(
-        int(of_row["height"]), int(of_row["width"]), settings.size, settings.size, settings.fit
-    )
+    size = prepared.settings.size
+    where = geometry_of(prepared, row, size)
     pads = zip((where.pad_x, where.pad_y), where.scales, strict=True)
     left, top = (round(max(pad, 0) * scale) for pad, scale in pads)
-    pixels = np.asarray(prepared.pixels[row])
-    pixels = pixels[top : settings.size - top, left : settings.size - left]
+    pixels = np.asarray(prepared.pixels[row])[top : size - top, left : size - left]
     Image.fromarray(pixels).save(path)

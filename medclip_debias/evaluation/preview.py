@@ -89,7 +89,7 @@ def _candidates(data: PreparedSet, input_size: int) -> Iterator[Example]:
 def _says_little(text: str) -> int:
     """0 for a sentence that says that something is there, more for others."""
     usual = _USUAL.search(normalised(text)) is not None
-    return usual + 2 * (not is_groundable(text, ""))
+    return usual + 2 * (not is_groundable(text))
 
 
 def pictures(

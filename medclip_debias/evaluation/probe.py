@@ -418,7 +418,7 @@ def detectors(
     scores: NDArray[np.floating],
     agree: Bools,
     negatives: Bools,
-    same_label: Bools | None,
+    same_label: Bools,
     same_text: Bools,
     shares: tuple[float, ...],
 ) -> dict[str, Any]:
@@ -435,9 +435,8 @@ def detectors(
         "negatives": int(negatives.sum()),
         "false_rate": float(truth.mean()),
         "same text": detection(same_text, agree, negatives),
+        "shared label": detection(same_label, agree, negatives),
     }
-    if same_label is not None:
-        measured["shared label"] = detection(same_label, agree, negatives)
     for share in shares:
         removed = most_similar(scores, negatives, share)
         measured[f"most similar {share:g}"] = detection(removed, agree, negatives)

@@ -101,3 +101,15 @@ def prompt_differences(scores: Floats, prompts: PromptSet) -> dict[str, Floats]:
 def with_both_labels(labels: Mapping[str, Floats]) -> dict[str, Floats]:
     """The classes of which some image is 1 and some 0."""
     return {n: v for n, v in labels.items() if (v == 1).any() and (v == 0).any()}
+
+
+def labelled_scores(
+    scores: Mapping[str, Floats], labels: Mapping[str, Floats]
+) -> dict[str, tuple[Bools, Floats]]:
+    """Labels and scores of the images that have a label, of each class that has both of them."""
+    ours = {name: np.asarray(labels[name], np.float64) for name in scores if name in labels}
+    return {
+        name: (values[known] == 1, np.asarray(scores[name], np.float64)[known])
+        for name, values in with_both_labels(ours).items()
+        for known in (~np.isnan(values),)
+    }

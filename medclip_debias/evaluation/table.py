@@ -120,12 +120,12 @@ class Results(dict[str, Any]):
         """Those that were measured."""
         return {place[0] for place in self._places}
 
-    def by_class(self, protocol: str, metric: str, group: str | None = None) -> dict[str, float]:
+    def by_class(self, protocol: str, metric: str) -> dict[str, float]:
         """A metric of each class that has it, in their order."""
         return {
             place[2]: row["value"]
             for place, row in self._places.items()
-            if place[2] and (place[0], place[1], place[3]) == (protocol, metric, group)
+            if place[2] and (place[0], place[1], place[3]) == (protocol, metric, None)
         }
 
     def preset_lines(self) -> Iterator[tuple[str, str, str]]:

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.evaluation.metrics import UNION_EPSILON
 from medclip_debias.evaluation.options import BoxRule
-from medclip_debias.grounding.boxes import as_boxes
+from medclip_debias.grounding.boxes import pixel_edges
 from medclip_debias.grounding.heatmaps import axis_places, axis_weights, smooth
 from medclip_debias.models.region_grid import RegionGrid
 
@@ -319,17 +319,6 @@ def box_threshold(heatmap: Upsampled, rule: BoxRule) -> float:
         return rule.value
     low, high = heatmap.extremes
     return low + rule.value * (high - low)
-
-
-def pixel_edges(boxes: ArrayLike, height: int, width: int) -> NDArray[np.intp]:
-    """Boxes as left, top, right, bottom pixels, as `medclip_debias.grounding.boxes.box_mask` cuts.
-
-    A pixel is inside when its centre is; ends are exclusive and clipped to the image.
-    """
-    array = as_boxes(boxes)
-    corners = np.concatenate([array[:, :2], array[:, :2] + array[:, 2:]], axis=1)
-    limit = np.array([width, height, width, height])
-    return np.clip(np.ceil(corners - 0.5), 0, limit).astype(np.intp)
 
 
 def float32_bound(thresholds: Floats | float, *, above: bool = False) -> Floats:

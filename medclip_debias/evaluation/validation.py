@@ -17,7 +17,7 @@ from medclip_debias.config import SetSettings
 from medclip_debias.data.joint import JointSet, open_prepared
 from medclip_debias.data.labels import LabelPolicy
 from medclip_debias.data.loader import TrainingStudies
-from medclip_debias.data.prompts import PromptSet, load_prompts
+from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import VALIDATION
@@ -25,7 +25,7 @@ from medclip_debias.evaluation.encoding import row_scores
 from medclip_debias.evaluation.label_table import labels_of
 from medclip_debias.evaluation.metrics import auc, first_relevant_rank
 from medclip_debias.evaluation.protocol import Skipped
-from medclip_debias.evaluation.sides import prompt_differences
+from medclip_debias.evaluation.sides import labelled_scores, prompt_differences
 
 if TYPE_CHECKING:
     from medclip_debias.models.interface import ImageTextModel
@@ -35,11 +35,7 @@ _CHOICE = 17  # seed of what is validated, the same for every run
 
 
 def validator_of(
-    prepared: Path | Sequence[SetSettings],
-    limit: int,
-    *,
-    prompts: str = "chex5",
-    batch_size: int = 64,
+    prepared: Path | Sequence[SetSettings], limit: int
 ) -> Callable[[ImageTextModel], dict[str, float]]:
     """A function that validates a model; it reads nothing until it is called.
 
@@ -50,13 +46,12 @@ def validator_of(
     """
 
     def validate(model: ImageTextModel) -> dict[str, float]:
-        chosen = load_prompts(prompts)
         data = open_prepared(prepared)
         sets = data.by_name() if isinstance(data, JointSet) else {"": data}
-        of_set: dict[str, dict[str, float]] = {}
-        for name, part in sets.items():
-            metrics = _zero_shot(model, part, chosen, limit, batch_size)
-            of_set[name] = metrics | _retrieval(model, part, limit, batch_size)
+        of_set = {
+            name: _zero_shot(model, part, limit) | _retrieval(model, part, limit)
+            for name, part in sets.items()
+        }
         names = [metric.name for metric in VALIDATION]
         values = {n: [m[n] for m in of_set.values() if n in m] for n in names}
         means = {name: float(np.mean(each)) for name, each in values.items() if each}
@@ -73,10 +68,9 @@ def validator_of(
     return validate
 
 
-def _zero_shot(
-    model: ImageTextModel, data: PreparedSet, prompts: PromptSet, limit: int, batch_size: int
-) -> dict[str, float]:
+def _zero_shot(model: ImageTextModel, data: PreparedSet, limit: int) -> dict[str, float]:
     """Mean AUC over the classes that have both labels among the chosen frontal images."""
+    prompts = load_prompts()
     try:
         labels = labels_of(data, SPLIT, list(prompts.classes))
     except Skipped:
@@ -86,21 +80,13 @@ def _zero_shot(
     if not len(places):
         return {}
     rows = np.array(labels.rows)[places]
-    scores = row_scores(model, data, rows, prompts.texts, batch_size)
-    differences = prompt_differences(scores, prompts)
-    areas = []
-    for name, values in labels.values.items():
-        judged = LabelPolicy().apply(values[places])
-        known = ~np.isnan(judged)
-        truth = judged[known] == 1
-        if truth.any() and not truth.all():
-            areas.append(auc(truth, differences[name][known]))
+    differences = prompt_differences(row_scores(model, data, rows, prompts.texts), prompts)
+    truth = {name: LabelPolicy().apply(v[places]) for name, v in labels.values.items()}
+    areas = [auc(*known) for known in labelled_scores(differences, truth).values()]
     return {"mean_auc": float(np.mean(areas))} if areas else {}
 
 
-def _retrieval(
-    model: ImageTextModel, data: PreparedSet, limit: int, batch_size: int
-) -> dict[str, float]:
+def _retrieval(model: ImageTextModel, data: PreparedSet, limit: int) -> dict[str, float]:
     """Rank of the first sentence of the first image's own study; equal sentences all count."""
     try:
         studies = TrainingStudies.of(data, SPLIT)
@@ -112,7 +98,7 @@ def _retrieval(
     images = studies.frontal or studies.rows
     rows = np.array([images[study][0] for study in chosen])
     relevant = np.stack([np.isin(numbers, studies.sentences[study]) for study in chosen])
-    ranks = first_relevant_rank(row_scores(model, data, rows, texts, batch_size), relevant)
+    ranks = first_relevant_rank(row_scores(model, data, rows, texts), relevant)
     return {"recall_at_10": float((ranks <= 10).mean()), "median_rank": float(np.median(ranks))}
 
 

@@ -33,7 +33,6 @@ from medclip_debias.grounding.sentences import checked_sentences, cut_notes
 from medclip_debias.grounding.settings import MapMethod, Sharpen
 from medclip_debias.grounding.suppression import read_rule
 from medclip_debias.models.checkpoint import model_folder
-from medclip_debias.models.device import best_device
 from medclip_debias.models.finite import finite
 from medclip_debias.models.load import expected_images, load_model
 from medclip_debias.models.sentences import one_vector
@@ -73,7 +72,7 @@ def load(folder: Path | str, device: str = "auto", *, online: bool = False) -> M
             )
         folder = model_folder(name, local_files_only=False)
     expected_images(folder)  # has the better words for a folder that holds no model
-    return Model(load_model(folder, best_device(device)), str(folder))
+    return Model(load_model(folder, device), str(folder))
 
 
 class Model:

@@ -16,18 +16,30 @@ from medclip_debias.models.region_grid import RegionGrid
 def box_mask(boxes: ArrayLike, height: int, width: int) -> NDArray[np.bool_]:
     """Union of boxes ``[K, 4]`` of x, y, width, height: True where a pixel's centre is inside."""
     mask = np.zeros((height, width), dtype=bool)
-    for x, y, w, h in as_boxes(boxes):
-        # Pixel j is inside when x <= j + .5 < x + w: whole-pixel boxes keep their exact area.
-        left, right = (int(np.ceil(edge - 0.5)) for edge in (x, x + w))
-        top, bottom = (int(np.ceil(edge - 0.5)) for edge in (y, y + h))
-        mask[max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)] = True
+    for left, top, right, bottom in pixel_edges(boxes, height, width):
+        mask[top:bottom, left:right] = True
     return mask
+
+
+def pixel_edges(boxes: ArrayLike, height: int, width: int) -> NDArray[np.intp]:
+    """Boxes as left, top, right, bottom pixels; ends are exclusive and clipped to the image.
+
+    Pixel j is inside when x <= j + .5 < x + w: whole-pixel boxes keep their exact area.
+    """
+    corners = corners_of(as_boxes(boxes))
+    limit = np.array([width, height, width, height])
+    return np.clip(np.ceil(corners - 0.5), 0, limit).astype(np.intp)
 
 
 def as_boxes(boxes: ArrayLike) -> NDArray[np.float64]:
     """Boxes as a ``[K, 4]`` array, also for K = 0 and for nested arrays as Parquet gives them."""
     rows = [np.asarray(box, dtype=np.float64) for box in boxes]  # type: ignore[union-attr]
     return np.stack(rows) if rows else np.zeros((0, 4))
+
+
+def corners_of(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Left, top, right and bottom of boxes ``[K, 4]`` of x, y, width, height."""
+    return np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
 
 
 def overlaps(truth: ArrayLike, found: ArrayLike) -> NDArray[np.float64]:
@@ -49,8 +61,7 @@ def visible_boxes(boxes: ArrayLike, geometry: SquareGeometry) -> NDArray[np.floa
     if not len(array):
         return array
     moved = np.asarray(geometry.box_to_model(array), dtype=np.float64)
-    corners = np.concatenate([moved[:, :2], moved[:, :2] + moved[:, 2:]], axis=1)
-    corners = np.clip(corners, 0, geometry.input_size)
+    corners = np.clip(corners_of(moved), 0, geometry.input_size)
     kept = (corners[:, 2] > corners[:, 0]) & (corners[:, 3] > corners[:, 1])
     return np.asarray(corners[kept])
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from medclip_debias.data.text.claims.claim import Claim
-from medclip_debias.data.text.claims.lexicon import Lexicon
 from medclip_debias.data.text.claims.rules import RuleParser
 from medclip_debias.grounding.denials import is_groundable
 
@@ -18,37 +17,35 @@ GENERAL = "No acute cardiopulmonary process."
 class Reader:
     """Reads sentences with the rules of docs/claims.md; each distinct one once."""
 
-    def __init__(self, lexicon: Lexicon | None = None) -> None:
-        self._parser = RuleParser(lexicon)
-        self.lexicon = self._parser.lexicon
-        self.claims = lru_cache(maxsize=1 << 17)(self._claims)
+    def __init__(self) -> None:
+        parser = RuleParser()
+        self.lexicon = parser.lexicon
 
-    def _claims(self, text: str) -> tuple[Claim, ...]:
-        return self._parser.parse(text).claims
+        @lru_cache(maxsize=1 << 17)
+        def claims(text: str) -> tuple[Claim, ...]:
+            return parser.parse(text).claims
+
+        self.claims = claims
 
     def asserted(self, text: str) -> tuple[str, ...]:
         """Findings that the sentence says are there, each once."""
         return tuple(dict.fromkeys(c.finding for c in self.claims(text) if c.present))
 
-    def denies(self, text: str, category: str = "") -> bool:
+    def denies(self, text: str) -> bool:
         """Whether the sentence only says that something is absent or normal.
 
         True where the words say so (`medclip_debias.grounding.denials`), or where claims were
         read and all are of absence. A sentence in which nothing is read denies nothing.
         """
         claims = self.claims(text)
-        return not is_groundable(text, category) or (
-            bool(claims) and not any(claim.present for claim in claims)
-        )
+        all_absent = bool(claims) and not any(claim.present for claim in claims)
+        return all_absent or not is_groundable(text)
 
     def states(self, text: str) -> bool:
         """Whether all that the sentence claims is there for certain, and it claims something."""
         claims = self.claims(text)
-        return (
-            bool(claims)
-            and all(claim.present and claim.certain for claim in claims)
-            and is_groundable(text, "")
-        )
+        stated = all(claim.present and claim.certain for claim in claims)
+        return bool(claims) and stated and is_groundable(text)
 
     def negated(self, text: str) -> str:
         """The sentence that denies what this one says is there: "No X or Y.".

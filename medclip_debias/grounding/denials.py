@@ -41,10 +41,10 @@ def normalised(text: str) -> str:
     return " ".join(text.lower().split()).rstrip(".! ")
 
 
-def is_groundable(text: str, category: str) -> bool:
+def is_groundable(text: str, category: str = "") -> bool:
     """Whether a box can show what the sentence says; see `RULE`.
 
-    >>> is_groundable("No pneumothorax.", ""), is_groundable("No change in left effusion", "")
+    >>> is_groundable("No pneumothorax."), is_groundable("No change in left effusion")
     (False, True)
     """
     words = normalised(text)

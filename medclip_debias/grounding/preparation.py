@@ -41,10 +41,9 @@ def model_and_set(
 ) -> tuple[ImageTextModel, PreparedSet]:
     """Open a model and a set whose images are as it expects them."""
     from medclip_debias.data.store import PreparedSet
-    from medclip_debias.models.device import best_device
     from medclip_debias.models.load import load_model
 
     data = PreparedSet.open(Path(prepared))
-    model = load_model(Path(model_folder), best_device(device))
+    model = load_model(Path(model_folder), device)
     check_preparation(model.preprocessing, data)
     return model, data

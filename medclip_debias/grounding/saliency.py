@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, Self, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -59,20 +59,14 @@ def without_maps(model: ImageTextModel) -> ImageTextModel:
 
 @dataclass(frozen=True, eq=False)
 class SeenFeatures(ImageFeatures):
-    """Features together with the prepared images that they came from."""
+    """Features together with the prepared images that they came from, which stay on the CPU."""
 
     images: Tensor | None = None
 
-    def __getitem__(self, rows: Rows) -> SeenFeatures:
+    def __getitem__(self, rows: Rows) -> Self:
         assert self.images is not None
-        part = super().__getitem__(rows)
         places = torch.atleast_1d(torch.arange(len(self))[rows])
-        return SeenFeatures(part.regions, part.whole, part.attended, self.images[places])
-
-    def to(self, device: str | torch.device) -> SeenFeatures:
-        """The same on another device; the images stay on the CPU."""
-        part = super().to(device)
-        return SeenFeatures(part.regions, part.whole, part.attended, self.images)
+        return replace(super().__getitem__(rows), images=self.images[places])
 
 
 class MapModel:

@@ -50,17 +50,12 @@ class SuppressionRule(Settings):
     model_hash: str | None = None  # of the model that it is for
     data_hash: str = ""  # of the set that it was chosen on
 
-    def probability(self, evidence: Floats) -> Floats:
+    def probability(self, evidence: float) -> float:
         """How probable it is that an image shows it, in [0, 1]; 1 for the words alone."""
         if self.evidence is None:
-            return np.ones_like(evidence)
+            return 1.0
         power = np.clip(self.slope * evidence + self.intercept, -700, 700)
-        return np.asarray(1 / (1 + np.exp(-power)))
-
-    def suppressed(self, evidence: Floats) -> NDArray[np.bool_]:
-        """Whether the image speaks against each sentence; the words are another matter."""
-        below = evidence < self.threshold
-        return np.asarray(below if self.evidence is not None else np.zeros_like(below))
+        return float(1 / (1 + np.exp(-power)))
 
     def levels(self, vectors: NDArray[np.floating]) -> Floats:
         """The level of sentences by their vectors ``[T, D]``: ``[T]``."""

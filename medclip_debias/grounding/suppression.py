@@ -86,13 +86,9 @@ class Suppressor:
     """Applies a rule to sentences: which of them get no box, and how sure the others are."""
 
     def __init__(
-        self,
-        rule: SuppressionRule,
-        model: ImageTextModel,
-        sentences: Sequence[str],
-        reader: Reader | None = None,
+        self, rule: SuppressionRule, model: ImageTextModel, sentences: Sequence[str]
     ) -> None:
-        reads, kind = reader or Reader(), rule.evidence
+        reads, kind = Reader(), rule.evidence
         self.rule = rule
         self._denies = [reads.denies(text) for text in sentences]
         self._evidence = Evidence(model, [kind]) if kind else None
@@ -119,13 +115,11 @@ class Suppressor:
 
 def judge(rule: SuppressionRule, evidence: float, denies: bool) -> Verdict:
     """The verdict on one sentence by its evidence and its words."""
-    known, value = None if rule.evidence is None else evidence, np.array([evidence])
+    known = None if rule.evidence is None else evidence
     if denies:
         return Verdict(False, "words", known, 0.0)
-    probability = float(rule.probability(value)[0])
-    if rule.suppressed(value)[0]:
-        return Verdict(False, "image", known, probability)
-    return Verdict(True, "", known, probability)
+    against = known is not None and known < rule.threshold
+    return Verdict(not against, "image" if against else "", known, rule.probability(evidence))
 
 
 def save_rule(folder: Path, rule: SuppressionRule) -> None:

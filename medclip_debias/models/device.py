@@ -7,7 +7,7 @@ import torch
 from medclip_debias.errors import UserError
 
 
-def best_device(name: str = "auto") -> torch.device:
+def best_device(name: str | torch.device = "auto") -> torch.device:
     """The device called ``name``; ``auto`` takes a GPU when there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Self, TypeAlias
 
 import numpy as np
 import torch
@@ -48,7 +48,7 @@ class ImageFeatures:
     def __len__(self) -> int:
         return len(self.regions)
 
-    def __getitem__(self, rows: Rows) -> ImageFeatures:
+    def __getitem__(self, rows: Rows) -> Self:
         """Some of the images: a slice, a list, an array or tensor of rows, or a mask.
 
         One row is a batch of one image. Slices share memory with the whole.
@@ -58,15 +58,15 @@ class ImageFeatures:
         if isinstance(rows, np.ndarray):
             rows = torch.from_numpy(rows)
         whole = None if self.whole is None else self.whole[rows]
-        return ImageFeatures(self.regions[rows], whole, self.attended)
+        return replace(self, regions=self.regions[rows], whole=whole)
 
     def __iter__(self) -> Iterator[ImageFeatures]:
         """The images one by one, each a batch of one."""
         return (self[row : row + 1] for row in range(len(self)))
 
-    def to(self, device: str | torch.device) -> ImageFeatures:
+    def to(self, device: str | torch.device) -> Self:
         whole = None if self.whole is None else self.whole.to(device)
-        return ImageFeatures(self.regions.to(device), whole, self.attended)
+        return replace(self, regions=self.regions.to(device), whole=whole)
 
     def cpu(self) -> ImageFeatures:
         return self.to("cpu")

@@ -9,7 +9,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
@@ -30,12 +30,14 @@ class ImageEncoder(Tower):
         stride: input pixels that a region advances.
         first_centre: region r lies at ``first_centre + r stride``, in continuous input pixels.
         side_multiple: an input's side must be a multiple of it.
+        splits: whether `features_upto` can stop at any layer, or at the last alone.
     """
 
     arch: str
     config: dict[str, Any]
     width: int
     side_multiple: int = 1
+    splits: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod
@@ -70,11 +72,6 @@ class ImageEncoder(Tower):
                 f"{side - left} or {side - left + self.side_multiple}."
             )
 
-    @property
-    def splits(self) -> bool:
-        """Whether `features_upto` can stop at any layer, or at the last alone."""
-        return False
-
     def features_upto(self, images: Tensor, depth: int) -> Tensor:
         """What the stem and the first ``depth`` of `layers` give."""
         assert depth > len(self.layers)
@@ -90,13 +87,11 @@ IMAGE_ENCODERS: Registry[type[ImageEncoder]] = Registry(
 )
 
 
-def build_image_encoder(
-    settings: ImageEncoderSettings, where: str = "the settings"
-) -> ImageEncoder:
-    family = IMAGE_ENCODERS.find(settings.arch, where, "model.image.arch")
+def build_image_encoder(settings: ImageEncoderSettings) -> ImageEncoder:
+    family = IMAGE_ENCODERS.find(settings.arch, "the settings", "model.image.arch")
     if settings.name is not None and settings.arch != "timm":
         raise UserError(
-            f"{where}: setting 'model.image.name' is a model of timm; it needs arch: timm, "
+            "the settings: setting 'model.image.name' is a model of timm; it needs arch: timm, "
             f"not {settings.arch}."
         )
     return family.build(settings)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from medclip_debias.config import Preprocessing, validate
 from medclip_debias.errors import UserError
-from medclip_debias.files import read_json
-from medclip_debias.models.limits import MAX_JSON
+from medclip_debias.models.limits import read_model_json
 from medclip_debias.models.peers.settings import PeerPreprocessing
 from medclip_debias.settings_files import load_yaml
 
@@ -31,7 +30,7 @@ def expected_images(folder: Path) -> Preprocessing:
         raise UserError(
             f"{folder}: is not a model folder: it has no config.json or peer.yaml{hint}."
         )
-    content = read_json(own, "copy the model folder again", limit=MAX_JSON)
+    content = read_model_json(own)
     if "preprocessing" not in content:
         raise UserError(
             f"{own}: does not say how images are prepared, so it is not a model of this project;"
@@ -45,12 +44,16 @@ def load_model(
 ) -> ImageTextModel:
     """Read a model folder, ready for evaluation: a peer if it holds ``peer.yaml``.
 
-    ``check`` encodes its golden samples and warns if they moved (`medclip_debias.models.golden`).
+    ``check`` encodes its golden samples and warns if they moved (`medclip_debias.models.golden`);
+    ``device`` is as for `medclip_debias.models.device.best_device`.
     """
+    from medclip_debias.models.device import best_device
+
+    place = best_device(device)
     if (Path(folder) / "peer.yaml").is_file():
         from medclip_debias.models.peers.peer import Peer
 
-        return Peer.load(Path(folder), device, check=check)
+        return Peer.load(Path(folder), place, check=check)
     from medclip_debias.models.dual_encoder import DualEncoder
 
-    return DualEncoder.load(Path(folder), device, check=check)
+    return DualEncoder.load(Path(folder), place, check=check)

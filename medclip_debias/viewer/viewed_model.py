@@ -26,7 +26,6 @@ from medclip_debias.grounding.saliency import SeenFeatures, checked_method, with
 from medclip_debias.grounding.sentences import cut_notes
 from medclip_debias.grounding.settings import MapMethod
 from medclip_debias.grounding.validation import maps_warning
-from medclip_debias.models.device import best_device
 from medclip_debias.models.finite import finite
 from medclip_debias.models.load import load_model
 from medclip_debias.models.synthetic import synthetic_warning
@@ -148,7 +147,7 @@ class ViewedModel:
         method: str = "similarity",
     ) -> ViewedModel:
         """Load a model folder, also of another group's model."""
-        model = load_model(folder, best_device(device))
+        model = load_model(folder, device)
         calibration = calibrations.get(model.content_hash or "")
         default = Path(folder) / CALIBRATION
         if calibration is None and default.is_file():

@@ -112,10 +112,10 @@ def test_perfect_scores_rank_perfectly_and_random_ones_do_not():
     agree = rng.random((40, 60)) < 0.3
     negatives = rng.random((40, 60)) < 0.95
     none = np.zeros_like(agree)
-    best = detectors(agree.astype(float), agree, negatives, None, none, (0.1,))
+    best = detectors(agree.astype(float), agree, negatives, none, none, (0.1,))
     assert best["similarity"] == {"average_precision": 1.0, "auc": 1.0}
     assert best["most similar 0.1"]["precision"] == 1.0
-    assert "shared label" not in best
-    chance = detectors(rng.random(agree.shape), agree, negatives, None, none, (0.1,))
+    assert best["shared label"] == best["same text"]
+    chance = detectors(rng.random(agree.shape), agree, negatives, none, none, (0.1,))
     assert chance["similarity"]["auc"] == pytest.approx(0.5, abs=0.05)
     assert chance["false_rate"] == pytest.approx(agree[negatives].mean())

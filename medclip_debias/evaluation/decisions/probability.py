@@ -33,7 +33,6 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 _STEPS = 20_000
 _FLAT = "scores do not rise with the finding on the images to calibrate on"
-QUALITIES = ("ece", "ece_equal_mass", "brier", "intercept", "slope")
 
 
 class Unfit(UserError):
@@ -231,7 +230,7 @@ def estimated_prevalence(logits: Floats, prevalence: float) -> float:
 
 
 def qualities(positive: Bools, logits: Floats, weights: Floats) -> dict[str, Floats]:
-    """Each of `QUALITIES` under each row of ``weights [b, n]``: ``[b]``; NaN where undefined.
+    """How good log-odds are, under each row of ``weights [b, n]``: ``[b]``; NaN where undefined.
 
     ``ece``: expected calibration error over 15 bins of equal width. ``ece_equal_mass``: the same
     over 15 bins of as many images each, as far as equal probabilities allow. ``brier``: mean of

@@ -39,8 +39,8 @@ class ZeroShotRule(Settings):
             scores, or the ``embedding`` that is their mean at unit length.
         score: ``difference`` of the sides, ``positive`` side alone, or ``softmax`` over the two.
         decision: where a class is said to be present: at the score where both sides are equal
-            (``sides``), or at the threshold of highest ``f1`` or ``mcc`` on validation images;
-            ``none``: no decision.
+            (``sides``), or at the threshold of highest ``mcc`` on validation images; ``none``: no
+            decision.
         several: how one of several classes is chosen by the positive sides: the ``highest``,
             equals sharing the decision, or the ``first`` of the highest; ``standardised`` does
             that too after each class was brought to mean 0 and deviation 1 over the images.
@@ -49,7 +49,7 @@ class ZeroShotRule(Settings):
 
     prompts: Literal["mean", "max", "embedding"] = "mean"
     score: Literal["difference", "positive", "softmax"] = "difference"
-    decision: Literal["sides", "f1", "mcc", "none"] = "sides"
+    decision: Literal["sides", "mcc", "none"] = "sides"
     several: Literal["highest", "first", "standardised", "none"] = "none"
     metrics: tuple[str, ...] = ()
 
@@ -128,14 +128,12 @@ class RetrievalRule(Settings):
         pool: every ``report`` is a candidate, or every ``distinct`` text once.
         recalls: K of R@K; with them comes the mean rank.
         precisions: K of precision@K by class, over images of exactly one class.
-        own_counts: whether the image's own report is a candidate of precision@K.
     """
 
     text: Literal["sentences", "longest", "impression"] = "sentences"
     pool: Literal["report", "distinct"] = "report"
     recalls: tuple[int, ...] = ()
     precisions: tuple[int, ...] = ()
-    own_counts: bool = True
 
 
 class Preset(Settings):

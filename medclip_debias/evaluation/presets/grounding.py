@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from medclip_debias.data.geometry import SquareGeometry
 from medclip_debias.evaluation.metrics import moments
 from medclip_debias.evaluation.presets import GroundingRule
-from medclip_debias.evaluation.upsampled import Upsampled, pixel_edges
-from medclip_debias.grounding.boxes import as_boxes
+from medclip_debias.evaluation.upsampled import Upsampled
+from medclip_debias.grounding.boxes import as_boxes, pixel_edges
 from medclip_debias.grounding.heatmaps import axis_places, smooth, upsample_to_original
 from medclip_debias.models.region_grid import RegionGrid
 

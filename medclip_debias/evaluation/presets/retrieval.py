@@ -45,12 +45,11 @@ def retrieval_metrics(
         kept = np.flatnonzero(classes >= 0) if classes is not None else np.zeros(0, dtype=int)
         labels = classes[kept] if classes is not None else kept
         values = scores[np.ix_(kept, kept)].astype(np.float64)
-        if not rule.own_counts:
-            np.fill_diagonal(values, -np.inf)
+        same = labels[:, None] == labels
         for k in rule.precisions:
-            enough = k <= len(kept) - (not rule.own_counts)
-            shares = good_shares(values, labels[:, None] == labels, k) if enough else None
-            result[f"precision_at_{k}"] = None if shares is None else float(shares.mean())
+            enough = k <= len(kept)
+            mean = float(good_shares(values, same, k).mean()) if enough else None
+            result[f"precision_at_{k}"] = mean
         result["precision_images"] = len(kept)
     return result
 

@@ -16,12 +16,11 @@ from medclip_debias.data.prompts import PromptSet
 from medclip_debias.evaluation.metrics import (
     auc,
     average_precision,
-    best_threshold,
     highest_shares,
     sigmoid,
 )
 from medclip_debias.evaluation.presets import ZeroShotRule
-from medclip_debias.evaluation.sides import SideScores, side_columns, with_both_labels
+from medclip_debias.evaluation.sides import SideScores, labelled_scores, side_columns
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -78,11 +77,10 @@ def zero_shot_scores(rule: ZeroShotRule, sides: SideScores) -> Scores:
 # ------------------------------------------------------------------------------- decisions
 
 
-def thresholds(rule: ZeroShotRule, scores: Scores, truth: Scores) -> dict[str, float]:
+def thresholds(scores: Scores, truth: Scores) -> dict[str, float]:
     """Where each class's decision lies, chosen on validation images; a class may be absent."""
-    choose = best_threshold if rule.decision == "f1" else best_mcc_threshold
-    known = _judged(scores, truth)
-    return {name: choose(positive, values)[0] for name, (positive, values) in known.items()}
+    known = labelled_scores(scores, truth)
+    return {name: best_mcc_threshold(*pair)[0] for name, pair in known.items()}
 
 
 def best_mcc_threshold(positive: Bools, scores: Floats) -> tuple[float, float]:
@@ -174,7 +172,7 @@ def zero_shot_metrics(
     """
     from sklearn import metrics
 
-    known, present = _judged(scores, truth), decisions(rule, scores, chosen)
+    known, present = labelled_scores(scores, truth), decisions(rule, scores, chosen)
     classes: dict[str, dict[str, float]] = {}
     for name, (labels, values) in known.items():
         seen = ~np.isnan(truth[name])
@@ -200,7 +198,7 @@ def zero_shot_metrics(
             result[metric] = float(np.mean(each)) if each else None
     result["classes"] = classes
     result["refused"] = [name for name in scores if name not in known]
-    if rule.decision in ("f1", "mcc"):
+    if rule.decision == "mcc":
         result["thresholds"] = {name: (chosen or {}).get(name) for name in known}
     return result
 
@@ -226,13 +224,3 @@ def one_of_several(
         right = chosen == (np.asarray(truth)[:, None] == np.arange(values.shape[1]))
         result["rounded_softmax_accuracy"] = float(right.mean())
     return result
-
-
-def _judged(scores: Scores, truth: Scores) -> dict[str, tuple[Bools, Floats]]:
-    """Labels and scores of each class that has both label values, without NaN."""
-    labels = {name: np.asarray(truth[name], np.float64) for name in scores if name in truth}
-    return {
-        name: (values[known] == 1, np.asarray(scores[name], np.float64)[known])
-        for name, values in with_both_labels(labels).items()
-        for known in (~np.isnan(values),)
-    }

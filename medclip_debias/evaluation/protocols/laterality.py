@@ -98,7 +98,7 @@ class LateralityProtocol(ScoreProtocol):
         table = data.sentences[data.sentences["study_id"].isin(rows_of_study)]
         for study, text in zip(table["study_id"], table["text"], strict=True):
             sides = sides_of(text)
-            if len(sides) == 1 and is_groundable(text, ""):
+            if len(sides) == 1 and is_groundable(text):
                 asked |= dict.fromkeys((row, text) for row in rows_of_study[study])
             elif sides:
                 self._left_aside["both_sides" if len(sides) == 2 else "denials"] += 1

@@ -238,13 +238,13 @@ class ZeroShot(ScoreProtocol):
         if rule is None:
             return None
         sides = self._sides(rule, self.labels.rows, self._views)
-        if rule.decision in ("f1", "mcc"):
+        if rule.decision == "mcc":
             if self._validation is None:
                 more = {"no_threshold": self._no_threshold}
             else:
                 others = self._sides(rule, self._validation.rows, self._views)
                 truth = self._judged(self._validation.values)
-                chosen = presets.thresholds(rule, presets.zero_shot_scores(rule, others), truth)
+                chosen = presets.thresholds(presets.zero_shot_scores(rule, others), truth)
         truth, scores = self._judged(self.labels.values), presets.zero_shot_scores(rule, sides)
         metrics = presets.zero_shot_metrics(
             rule, scores, truth, chosen=chosen, positive=sides.positive

@@ -73,7 +73,6 @@ def build_index(
     """
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.data.verify import check_sample
-    from medclip_debias.models.device import best_device
     from medclip_debias.models.load import load_model
 
     settings = settings or IndexSettings()
@@ -87,7 +86,7 @@ def build_index(
     if not len(data):
         raise UserError(f"{prepared}: the set has no image to index.")
     check_sample(data)
-    model = load_model(Path(model_folder), best_device(device))
+    model = load_model(Path(model_folder), device)
     # Of other models with several vectors a sentence `_queries` says more.
     need_vectors(model, "index", several=model.outputs.text_form != "words")
     check_preparation(model.preprocessing, data)

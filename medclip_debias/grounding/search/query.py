@@ -101,13 +101,12 @@ class SearchIndex:
 
     def load_model(self, folder: Path | None = None, device: str = "cpu") -> ImageTextModel:
         """The model that the index was built with, from ``folder`` or from where it was."""
-        from medclip_debias.models.device import best_device
         from medclip_debias.models.load import load_model
 
         place = Path(folder or self.meta["model"])
         if not place.is_dir():
             raise UserError(f"{place}: the index's model is missing; say with --model where it is.")
-        model = load_model(place, best_device(device))
+        model = load_model(place, device)
         self.check_model(model.content_hash, place)
         return model
 

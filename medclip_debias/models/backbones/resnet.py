@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -47,6 +47,8 @@ ARCHITECTURES: dict[str, Arch] = {
 
 class ResNetRegions(ImageEncoder):
     """A residual network without pooling and classifier, each layer centred on its first input."""
+
+    splits: ClassVar[bool] = True
 
     def __init__(self, arch: str = "resnet18", channels: int = 1) -> None:
         from torchvision.models.resnet import BasicBlock, Bottleneck
@@ -99,10 +101,6 @@ class ResNetRegions(ImageEncoder):
     @property
     def layers(self) -> list[nn.Module]:
         return [self.get_submodule(name) for name in self._stages]
-
-    @property
-    def splits(self) -> bool:
-        return True
 
     def forward(self, images: Tensor) -> Tensor:
         return self.features_upto(images, len(self.layers))

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from medclip_debias.config import validate
 from medclip_debias.errors import UserError
-from medclip_debias.files import read_json
 from medclip_debias.models.backbones.dinov2 import Dinov2Regions
 from medclip_debias.models.checkpoint import shape_of
+from medclip_debias.models.limits import read_model_json
 from medclip_debias.models.peers.checkpoints import Published
 from medclip_debias.models.peers.families import read_processor
 from medclip_debias.models.peers.settings import ImageSettings, Kind, PeerSettings, TextSettings
@@ -51,7 +51,7 @@ def read_folder(kind: Kind, folder: Path, named: dict[str, Tensor], where: str) 
             f"{folder}: there is no config.json; give the whole folder as transformers writes it "
             "(config.json, model.safetensors, preprocessor_config.json, tokenizer.json)."
         )
-    content = read_json(file, "copy the model folder again", limit=16 << 20)
+    content = read_model_json(file)
     processor = folder / "preprocessor_config.json"
     if content.get("model_type") not in MODEL_TYPES[kind]:
         raise UserError(

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from torch import Tensor
 
 from medclip_debias.errors import UserError, explained
-from medclip_debias.files import read_bytes, read_json
+from medclip_debias.files import read_bytes
 from medclip_debias.models.checkpoint import need
 from medclip_debias.models.limits import (
     MAX_TOKENIZER,
     PUNCTUATION,
     checked_tokenizer,
+    read_model_json,
     read_tokenizer,
 )
 from medclip_debias.models.peers.settings import PeerSettings
@@ -161,13 +162,10 @@ def read_pieces(folder: Path, clean: Clean | None = None) -> PieceTokenizer:
     content["normalizer"] = {"type": "Sequence", "normalizers": steps}
     made = checked_tokenizer(content, where, pieces=True)
     tokenizer = PieceTokenizer(made, where)
-    config = folder / "tokenizer_config.json"
-    if config.is_file():
-        pad: Any = read_json(config, "copy the model folder again", limit=MAX_TOKENIZER)
-        pad = pad.get("pad_token")
-        pad = pad.get("content") if isinstance(pad, dict) else pad
-        number = made.token_to_id(pad) if isinstance(pad, str) else None
-        tokenizer.pad_id = tokenizer.pad_id if number is None else number
+    pad = read_model_json(folder / "tokenizer_config.json").get("pad_token")
+    pad = pad.get("content") if isinstance(pad, dict) else pad
+    number = made.token_to_id(pad) if isinstance(pad, str) else None
+    tokenizer.pad_id = tokenizer.pad_id if number is None else number
     return tokenizer
 
 

@@ -112,7 +112,7 @@ def test_zero_shot_is_the_published_definition(name):
     scores, chosen = zero_shot_scores(rule, sides("test")), None
     if rule.decision == "mcc":
         there = zero_shot_scores(rule, sides("validation"))
-        chosen = thresholds(rule, there, truth("validation"))
+        chosen = thresholds(there, truth("validation"))
     given = {"chosen": chosen, "positive": sides("test").positive}
     found = zero_shot_metrics(rule, scores, truth("test"), **given)
     several = sides("several").positive
@@ -270,10 +270,7 @@ def test_retrieval_is_the_published_definition(name):
         assert found[key] == pytest.approx(value, **SAME), key
 
 
-def test_equal_scores_share_their_rank_and_the_own_report_can_stand_aside():
+def test_a_precision_of_more_reports_than_there_are_is_none():
     scores, classes = np.array([[3.0, 2, 1], [0, 5, 1], [2, 1, 0]]), np.array([0, 0, 1])
-    rule = RetrievalRule(precisions=(1,), own_counts=False)
-    found = retrieval_metrics(rule, scores, ["a", "b", "c"], classes)
-    assert found["precision_at_1"] == pytest.approx(1 / 3)
-    few = retrieval_metrics(RetrievalRule(precisions=(5,)), scores, ["a", "b", "c"], classes)
-    assert few["precision_at_5"] is None
+    found = retrieval_metrics(RetrievalRule(precisions=(1, 5)), scores, ["a", "b", "c"], classes)
+    assert (found["precision_at_1"], found["precision_at_5"]) == (pytest.approx(2 / 3), None)
