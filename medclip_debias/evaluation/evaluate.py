@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from medclip_debias.data.store import PreparedSet
     from medclip_debias.models.interface import ImageTextModel
 
-__all__ = ["EvaluationOptions", "evaluate", "headline", "plain"]
-
 _DIVISIONS = ("classes", "categories", "iou")
 ON_TRAINING = (
     "Measured on training images: these metrics say how well the model remembers, not how well it "

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from medclip_debias.evaluation.bootstrap import weighted_auc
+
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 CALIBRATION_BINS = 15
@@ -44,12 +46,8 @@ def auc(positive: ArrayLike, scores: ArrayLike) -> float:
 
     NaN when all labels are equal.
     """
-    labels, values = np.asarray(positive, dtype=bool), np.asarray(scores, dtype=np.float64)
-    count = int(labels.sum())
-    if count in (0, labels.size):
-        return float("nan")
-    above = mean_ranks(values)[labels].sum() - count * (count + 1) / 2
-    return float(above / (count * (labels.size - count)))
+    values = np.asarray(scores, dtype=np.float64)
+    return float(weighted_auc(positive, values, np.ones((1, values.size)))[0])
 
 
 def mean_ranks(values: ArrayLike) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -115,7 +115,8 @@ def write_heatmaps(
         where = phrases[number].geometry
         return upsample_to_original(grids[number], where, grid, smoothing=smoothing)
 
-    scale = one_scale((heatmap(number), phrases[number].boxes) for number in every)
+    maps = ((heatmap(number), phrases[number].boxes) for number in every)
+    reference, limits = one_scale(maps) or (None, None)
     items: dict[int, dict[str, Any]] = {}
     image_ids = prepared.images["image_id"].tolist()
     with atomic_folder(folder) as temporary:
@@ -129,8 +130,8 @@ def write_heatmaps(
                 np.asarray(prepared.pixels[phrase.row]),
                 heatmap(number),
                 boxes=phrase.boxes,
-                limits=scale and scale.limits,
-                reference=scale and scale.reference,
+                limits=limits,
+                reference=reference,
                 kind=kind,
                 style=STYLE,
                 # The prepared square reaches beyond the original by its padding.
@@ -147,10 +148,10 @@ def write_heatmaps(
                 **{k: float(v) for k, v in metrics[number].items() if not np.isnan(v)},
             }
         coloured = "Each picture has its own colour scale."
-        if scale is not None:
+        if limits is not None:
             coloured = (
-                f"All pictures have one colour scale, up to {scale.limits[1]:.2f}. What scores less"
-                f" than {scale.reference:.2f}, the 95th percentile of the scores outside the true"
+                f"All pictures have one colour scale, up to {limits[1]:.2f}. What scores less"
+                f" than {reference:.2f}, the 95th percentile of the scores outside the true"
                 " boxes of these pictures, has no colour."
             )
         index = {
@@ -164,15 +165,10 @@ def write_heatmaps(
         write_json(temporary / "index.json", index)
 
 
-class Scale(NamedTuple):
-    """The colours of all pictures."""
-
-    reference: float
-    limits: tuple[float, float]
-
-
-def one_scale(maps: Iterable[tuple[NDArray[np.floating], ArrayLike]]) -> Scale | None:
-    """One scale for maps whose true boxes are known.
+def one_scale(
+    maps: Iterable[tuple[NDArray[np.floating], ArrayLike]],
+) -> tuple[float, tuple[float, float]] | None:
+    """The reference and limits of the colours of all maps, whose true boxes are known.
 
     The reference is the 95th percentile of the scores outside the true boxes, all maps weighing
     alike: places where what the sentence says is not to be seen. The colours run to the
@@ -195,7 +191,7 @@ def one_scale(maps: Iterable[tuple[NDArray[np.floating], ArrayLike]]) -> Scale |
         return None
     middle, reference = np.percentile(np.concatenate(outside), (50.0, PERCENTILE))
     absent = AbsentScores(float(reference), float(middle), ())
-    return Scale(absent.reference, absent.limits(highest))
+    return absent.reference, absent.limits(highest)
 
 
 # ------------------------------------------------------------------- answers of retrieval

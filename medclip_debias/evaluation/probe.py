@@ -25,9 +25,9 @@ from medclip_debias.data.layout import STUDY_COLUMNS
 from medclip_debias.errors import UserError
 from medclip_debias.evaluation.bootstrap import too_few, weighted_auc
 from medclip_debias.evaluation.encoding import Network, Progress, row_scores
-from medclip_debias.evaluation.evaluate import plain
 from medclip_debias.evaluation.label_table import study_labels
 from medclip_debias.evaluation.protocol import Draw
+from medclip_debias.evaluation.provenance import plain
 from medclip_debias.files import write_json
 from medclip_debias.grounding.preparation import model_and_set
 from medclip_debias.models.finite import finite

@@ -25,12 +25,12 @@ def test_the_reference_is_the_percentile_of_the_scores_outside_the_boxes():
         outside.append(heatmap[keep])
         heatmap[~keep] = 3.0  # the highest scores of all, in a box
     expected = np.mean([np.quantile(scores, 0.95) for scores in outside])  # alike in distribution
-    scale = one_scale(zip(maps, boxes, strict=True))
-    assert scale.reference == pytest.approx(expected, abs=5e-3)
-    assert scale.limits == pytest.approx((0.0, 3.0), abs=2e-2)
+    reference, limits = one_scale(zip(maps, boxes, strict=True))
+    assert reference == pytest.approx(expected, abs=5e-3)
+    assert limits == pytest.approx((0.0, 3.0), abs=2e-2)
     heatmap = np.full((20, 20), np.nan)  # what was not seen counts nowhere
     heatmap[5:15, 5:15] = 0.25
-    assert one_scale([(heatmap, [(5, 5, 5, 10)])]).reference == pytest.approx(0.25)
+    assert one_scale([(heatmap, [(5, 5, 5, 10)])])[0] == pytest.approx(0.25)
     assert one_scale([(heatmap, [(5, 5, 10, 10)])]) is None
 
 

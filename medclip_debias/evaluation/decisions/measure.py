@@ -108,14 +108,10 @@ def decide(
         return Measured([], about | why | {"skipped": skipped})
 
     def statistics(weights: Floats) -> dict[str, Floats]:
-        result = {
-            f"{name}/{key}": values
-            for name, plan in plans.items()
-            for key, values in plan.statistics(weights).items()
-        }
+        each = {name: plan.statistics(weights) for name, plan in plans.items()}
+        result = {f"{name}/{key}": v for name, own in each.items() for key, v in own.items()}
         for mean, key in MEANS.items():
-            each = [result[f"{name}/{key}"] for name in plans]
-            result[f"decisions_{mean}"] = np.mean(each, axis=0)
+            result[f"decisions_{mean}"] = np.mean([own[key] for own in each.values()], axis=0)
         return result
 
     estimates = draw.estimates(statistics, patients)
