@@ -182,7 +182,7 @@ class SetSettings(Settings):
     but its patients are kept out of training elsewhere. ``patients``: sets with the same name share
     patient ids; by default sets of the same archive do. ``batches``: sets with the same name share
     batches that hold no other set; by default every batch is of all sets. ``boxes``: files of
-    boxes that teach (``train.boxes``), in the place of those that the set was prepared with.
+    boxes that teach (``train.boxes``), beside those that the set was prepared with.
     """
 
     path: Path

@@ -164,7 +164,7 @@ def boxed_phrases(
 
     Args:
         prepared: a set, or several.
-        files: of each set, files of boxes in the place of its own, or none.
+        files: of each set, files of boxes beside its own.
         input_size: side C of what the model sees.
         sides: whether a finding is also said with its side.
         left_aside: where phrases that are left aside are counted, by the reason.
@@ -182,7 +182,7 @@ def boxed_phrases(
         if not weight:
             continue
         found: dict[tuple[int, str], list[Phrase]] = {}
-        for file in others or (None,):
+        for file in (None, *others):  # None: those that the set was prepared with
             selected = select_phrases(part, "train", input_size, file, may_be_none=True)
             left_aside.update(selected.counts)
             for phrase in selected.phrases:
