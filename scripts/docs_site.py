@@ -44,7 +44,6 @@ def generated() -> dict[str, str]:
     """The files of the site that are written from the code, by their path in docs/."""
     from medclip_debias.bench.table import FORMATS, read_board
     from medclip_debias.data.sources.registry import formats
-    from medclip_debias.evaluation.catalogue import page as metrics
 
     sample = FORMATS["md"](read_board(DOCS / "benchmark", baseline="openi-debiased"))
     return {
@@ -63,6 +62,30 @@ def files_of(found: re.Match[str]) -> str:
         f"## {path.stem}\n\n```yaml\n{path.read_text(encoding='utf-8').strip()}\n```\n"
         for path in sorted(REPO.glob(found[1]))
     )
+
+
+def metrics() -> str:
+    """Every metric of the catalogue."""
+    from medclip_debias.evaluation.catalogue import METRICS, PROTOCOL_TITLES, VALIDATION
+
+    lines = [
+        "# Metrics",
+        "",
+        "Every metric of tables, plots and comparisons, generated from "
+        "`medclip_debias/evaluation/catalogue.yaml`. How each is computed:",
+        "[evaluation](evaluation.md). Chance is what a model without any skill gets; 'measured': "
+        "it depends on the data, and the results have it in the group `chance`.",
+    ]
+    for protocol in PROTOCOL_TITLES:
+        lines += ["", f"## {PROTOCOL_TITLES[protocol]}", ""]
+        lines += ["| metric | key | unit | better | chance | definition |", "| --- " * 6 + "|"]
+        for m in (metric for metric in (*METRICS, *VALIDATION) if metric.protocol == protocol):
+            key = m.name if protocol == "validation" else m.key
+            better = "lower" if m.lower_is_better else "higher"
+            chance = f"{m.chance:.4g}" if isinstance(m.chance, float) else m.chance or ""
+            cells = (m.title, f"`{key}`", m.unit, better, chance, m.definition)
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def peer_images() -> str:

@@ -164,25 +164,3 @@ def address(key: str) -> tuple[str, str, str | None]:
 def of_protocol(protocol: str) -> tuple[Metric, ...]:
     """The metrics that ``protocol`` gives, in the order of tables."""
     return tuple(metric for metric in METRICS if metric.protocol == protocol)
-
-
-def page() -> str:
-    """The page of the site, in Markdown."""
-    lines = [
-        "# Metrics",
-        "",
-        "Every metric of tables, plots and comparisons, generated from "
-        "`medclip_debias/evaluation/catalogue.yaml`. How each is computed:",
-        "[evaluation](evaluation.md). Chance is what a model without any skill gets; 'measured': "
-        "it depends on the data, and the results have it in the group `chance`.",
-    ]
-    for protocol in PROTOCOL_TITLES:
-        lines += ["", f"## {PROTOCOL_TITLES[protocol]}", ""]
-        lines += ["| metric | key | unit | better | chance | definition |", "| --- " * 6 + "|"]
-        for m in (metric for metric in _EVERY if metric.protocol == protocol):
-            key = m.name if protocol == "validation" else m.key
-            better = "lower" if m.lower_is_better else "higher"
-            chance = f"{m.chance:.4g}" if isinstance(m.chance, float) else m.chance or ""
-            cells = (m.title, f"`{key}`", m.unit, better, chance, m.definition)
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
