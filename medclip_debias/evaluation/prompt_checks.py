@@ -48,8 +48,8 @@ def bare_words(text: str) -> str:
     return " ".join(re.findall(r"\w+", text.lower()))
 
 
-def prompt_record(data: PreparedSet) -> dict[str, Any]:
-    """What a model keeps of its training text: which packaged prompts are nowhere in it.
+def prompt_record(sentences: Iterable[str]) -> dict[str, Any]:
+    """What a model keeps of its training sentences: which packaged prompts are in none of them.
 
     No sentence of a report is in it: the prompts come with the package, and all that is said of
     one is that no report says it.
@@ -59,7 +59,7 @@ def prompt_record(data: PreparedSet) -> dict[str, Any]:
         for.
     """
     prompts = _packaged()
-    return {"absent": unsaid(prompts, training_sentences(data)), "of": _digest(prompts)}
+    return {"absent": unsaid(prompts, sentences), "of": _digest(prompts)}
 
 
 def unsaid_prompts(

@@ -30,7 +30,8 @@ class Start:
     """Where a run's weights come from.
 
     ``imported`` are hashes of a peer's published files; ``scale`` is what scores are multiplied by
-    at the first step, ``own_scale`` says whether it was learned; ``bias`` is SigLIP's.
+    at the first step, ``own_scale`` says whether it was learned; ``bias`` is SigLIP's;
+    ``read_text`` says whether it was trained on text, which may be other than the run's.
     """
 
     folder: Path
@@ -42,6 +43,7 @@ class Start:
     own_scale: bool
     score: str
     bias: float | None = None
+    read_text: bool = True
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -115,5 +117,6 @@ def start_training(settings: StartSettings, where: str) -> tuple[TrainableModel,
         own_scale=scale is not None,
         score=score,
         bias=bias,
+        read_text=provenance.get("train", {}).get("task") != "two_view",
     )
     return model, start

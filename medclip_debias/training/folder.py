@@ -17,6 +17,7 @@ from medclip_debias.config import ModelSettings
 from medclip_debias.data.prompts import default_prompts
 from medclip_debias.data.text.claims.table import claims_hash
 from medclip_debias.errors import UserError, explained
+from medclip_debias.evaluation.prompt_checks import UNSAID, prompt_record
 from medclip_debias.files import (
     file_hash,
     read_json_or_none,
@@ -284,6 +285,9 @@ class RunFolder:
         provenance["data"] = {key: meta.get(key) for key in ("kind", "synthetic")}
         if "sets" in meta:
             provenance["data"]["sets"] = meta["sets"]
+        # Of a start that read other text it is not known which prompts that says.
+        if train.task == "image_text" and not (trainer.start and trainer.start.read_text):
+            provenance[UNSAID] = prompt_record(trainer.studies.texts)
         if train.ema:
             provenance["weights"] = "exponential moving average"
         provenance["kept"] = train.keep

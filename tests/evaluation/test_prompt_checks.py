@@ -22,6 +22,7 @@ from medclip_debias.evaluation.encoding import row_scores
 from medclip_debias.evaluation.prompt_checks import (
     UNSAID,
     prompt_record,
+    training_sentences,
     unsaid,
     unsaid_prompts,
 )
@@ -85,7 +86,7 @@ def test_the_interval_of_an_auc_is_delongs(values, seed):
 
 
 def test_a_model_keeps_which_packaged_prompts_its_reports_lack(small_prepared):
-    record = prompt_record(small_prepared)
+    record = prompt_record(training_sentences(small_prepared))
     assert "Pulmonary edema" in record["absent"]
     assert "Pneumothorax" not in record["absent"]
     model = {UNSAID: record}
@@ -100,7 +101,7 @@ def test_a_model_keeps_which_packaged_prompts_its_reports_lack(small_prepared):
 def folder(small_model, small_prepared, tmp_path):
     """A model that keeps which prompts its training text lacks."""
     model = load_model(small_model, torch.device("cpu"))
-    model.provenance = {UNSAID: prompt_record(small_prepared)}
+    model.provenance = {UNSAID: prompt_record(training_sentences(small_prepared))}
     model.save(tmp_path / "model")
     return tmp_path / "model"
 

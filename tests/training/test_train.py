@@ -18,9 +18,11 @@ from medclip_debias.cli import run as command
 from medclip_debias.config import PrepareSettings, SelectionSettings
 from medclip_debias.data.loader import TrainingStudies
 from medclip_debias.data.prepare import Reading, prepare
+from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.store import PreparedSet, write_scores
 from medclip_debias.data.text.claims.table import claim_set
 from medclip_debias.errors import ReportedWarning, UserError
+from medclip_debias.evaluation.prompt_checks import unsaid_prompts
 from medclip_debias.evaluation.validation import validator_of
 from medclip_debias.language.scoring import score_prepared
 from medclip_debias.models.dual_encoder import DualEncoder
@@ -74,6 +76,11 @@ def test_a_run_leaves_what_is_needed_and_the_same_settings_give_the_same_weights
     assert model.provenance["provenance"]["data_hash"] == data.content_hash
     assert model.provenance["synthetic"] is True
     assert model.provenance["data"] == {"kind": data.meta["kind"], "synthetic": True}
+    prompts = load_prompts("chex5").texts  # judged elsewhere it says which it has never read
+    spoken = [text.lower() for text in TrainingStudies.of(data).texts]
+    read = [p for p in prompts if any(p.lower().rstrip(".") in text for text in spoken)]
+    assert 0 < len(read) < len(prompts)
+    assert unsaid_prompts(model.provenance, prompts) == [p for p in prompts if p not in read]
 
     other = settings.model_copy(update={"out": tmp_path / "other"})
     assert same(weights(result.model), weights(train(with_train(other, workers=2)).model))
