@@ -2,11 +2,11 @@
 
 Copies the files of this checkout into a new folder and gives a shell that knows nothing else every
 command of both pages in their order, and Python every example. What needs data that nobody may
-hand out is left aside, counted and said why; `--plan` only prints what would be done. `make demo`
-is given once: the second page finds it done. `--quick` takes a minute and no network: what is
-installed is the wheel, beside the packages of the running Python, the demo is `make demo
-DEMO=--quick`, the phantom's settings train a few steps, and what comes after the demo is done by
-forks of one process that has imported (preloaded.py), but for `--help`.
+hand out is left aside, counted and said why. `make demo` is given once: the second page finds it
+done. `--quick` takes a minute and no network: what is installed is the wheel, beside the packages
+of the running Python, the demo is `make demo DEMO=--quick`, the phantom's settings train a few
+steps, and what comes after the demo is done by forks of one process that has imported
+(preloaded.py), but for `--help`.
 """
 
 from __future__ import annotations
@@ -71,11 +71,10 @@ def steps(page: str, text: str) -> Iterator[Step]:
         headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", text[: found.start()]), re.M)
         why = NEEDS_DATA.get(headings[-1] if headings else "", "")
         if kind == "python":
-            yield Step(page, body, True, why)
+            yield Step(page, body, python=True, left_out=why)
         elif kind in ("", "bash", "sh"):
             for line in re.findall(r"(?:[^\n]*\\\n)*[^\n]+", body):
-                step = Step(page, line)
-                yield replace(step, left_out=why)
+                yield Step(page, line, left_out=why)
 
 
 def plan() -> list[Step]:
@@ -323,19 +322,15 @@ def follow(todo: list[Step], quick: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--plan", action="store_true", help="only print what would be done")
     parser.add_argument("--quick", action="store_true", help="a minute, and no network")
     options = parser.parse_args()
     todo = plan()
     for step in todo:
         if step.left_out:
             print(f"left out, {step.left_out}: {step.title}")
-        elif options.plan:
-            print(f"{step.page}$ {step.title}")
     done = sum(not step.left_out for step in todo)
     print(f"{done} steps are done, {len(todo) - done} left out")
-    if not options.plan:
-        follow(todo, options.quick)
+    follow(todo, options.quick)
 
 
 if __name__ == "__main__":

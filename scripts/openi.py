@@ -18,6 +18,7 @@ from medclip_debias.cli.stages import Stage, run_stages, start_over
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.label_table import study_labels
 from medclip_debias.evaluation.table import read_results
 from medclip_debias.markdown import markdown_table
 from medclip_debias.reporting.sections import supervised_table
@@ -43,14 +44,15 @@ def judged_classes(
     What is left out is printed with its counts.
     """
     data = PreparedSet.open(prepared)
-    studies = data.studies.drop_duplicates("study_id").set_index("study_id")
-    of_image = studies.reindex(data.images["study_id"][data.images["split"] == split])
+    classes = list(load_prompts(prompts).classes)
+    studies = data.images.loc[data.images["split"] == split, "study_id"].tolist()
+    _, labels = study_labels(data, studies, classes)
     kept, left_out = [], []
-    for name in load_prompts(prompts).classes:
-        if name not in of_image:
+    for name in classes:
+        if name not in labels:
             left_out.append(f"{name} (no column)")
             continue
-        present, absent = (int((of_image[name] == value).sum()) for value in (1, 0))
+        present, absent = (int((labels[name] == value).sum()) for value in (1, 0))
         if min(present, absent) >= least:
             kept.append(name)
         else:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -73,10 +73,13 @@ def make_triplets(folder: Path, seed: int = 0) -> MadeTriplets:
         if not rest:
             nothing += 1
             continue
-        denied = next(_denials(rng, finding, present), None)
+        writer = Writer(rng, PhantomSettings())
+        drawn = (writer.negative(finding) for _ in range(ATTEMPTS))
+        denied = next((one for one in drawn if not agrees(one.statement, present)), None)
         if denied is None:
             raise UserError(f"{folder}: no sentence denies {finding}; write the phantom again.")
-        texts = (true, list(_replaced(true, finding, denied)), rest)
+        first = [_states(each.statement, finding) for each in true].index(True)
+        texts = (true, [*rest[:first], denied, *rest[first:]], rest)
         rows.append((study, finding, *(" ".join(each.text for each in part) for part in texts)))
     return MadeTriplets(pd.DataFrame(rows, columns=list(COLUMNS)), without, nothing)
 
@@ -107,32 +110,8 @@ def _states(statement: Statement, finding: str) -> bool:
 def _alone(sentences: Sequence[Sentence]) -> list[str]:
     """Findings that sentences state, each of which states nothing else."""
     stated = {c.finding for each in sentences for c in each.statement.clauses if c.present}
-    shared = {
-        clause.finding
-        for each in sentences
-        for clause in each.statement.clauses
-        if len({c.finding for c in each.statement.clauses}) > 1
-    }
-    return sorted(stated - shared)
-
-
-def _denials(rng: np.random.Generator, finding: str, present: Sequence[str]) -> Iterator[Sentence]:
-    """Sentences that deny a finding which the image shows, so that they are false."""
-    writer = Writer(rng, PhantomSettings())
-    for _ in range(ATTEMPTS):
-        sentence = writer.negative(finding)
-        if not agrees(sentence.statement, present):
-            yield sentence
-
-
-def _replaced(sentences: Sequence[Sentence], finding: str, denied: Sentence) -> Iterator[Sentence]:
-    done = False
-    for each in sentences:
-        if not _states(each.statement, finding):
-            yield each
-        elif not done:
-            done = True
-            yield denied
+    named = [{c.finding for c in each.statement.clauses} for each in sentences]
+    return sorted(stated.difference(*(findings for findings in named if len(findings) > 1)))
 
 
 def main(

@@ -32,6 +32,7 @@ from medclip_debias.data.layout import STUDY_COLUMNS
 from medclip_debias.data.store import PreparedSet
 from medclip_debias.data.text.claims.table import read_claims
 from medclip_debias.errors import UserError
+from medclip_debias.evaluation.label_table import study_labels
 from medclip_debias.evaluation.metrics import auc
 from medclip_debias.evaluation.probe import auc_with_interval
 from medclip_debias.evaluation.protocol import Draw
@@ -196,10 +197,8 @@ def _labels(data: PreparedSet) -> tuple[list[str], Floats]:
     names = [name for name in data.studies.columns if name not in STUDY_COLUMNS]
     if not names:
         raise UserError(f"{data.folder}: its studies have no labels.")
-    table = data.studies.drop_duplicates("study_id").set_index("study_id")[names]
-    values = table.reindex(data.images["study_id"]).to_numpy(dtype=np.float64)
-    policy = LabelPolicy()
-    return names, np.stack([policy.apply(column) for column in values.T], axis=1)
+    _, values = study_labels(data, data.images["study_id"].tolist(), names)
+    return names, np.stack([LabelPolicy().apply(own) for own in values.values()], axis=1)
 
 
 def claimed(data: PreparedSet, names: Sequence[str]) -> pd.DataFrame:
@@ -225,16 +224,11 @@ def claimed(data: PreparedSet, names: Sequence[str]) -> pd.DataFrame:
         wanted |= {own for own, entry in lexicon.findings.items() if entry.chexpert == name}
         if name == "No Finding":
             wanted = set(lexicon.names) - left_aside
-        values = np.array(
-            [
-                1.0
-                if wanted & certain[study]
-                else np.nan
-                if not wanted or wanted & possible[study]
-                else 0.0
-                for study in certain
-            ]
+        present, unsure = (
+            np.array([bool(wanted & found[study]) for study in certain])
+            for found in (certain, possible)
         )
+        values = np.where(present, 1.0, np.where(unsure | (not wanted), np.nan, 0.0))
         columns.append(1 - values if name == "No Finding" else values)
     return pd.DataFrame(np.stack(columns, axis=1), index=list(certain), columns=list(names))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +13,10 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "helpers"))
+
+from dicom_files import write_radiograph
 
 HEIGHT, WIDTH = 3056, 2544
 ROUNDS = 5
@@ -30,23 +35,9 @@ def write_dicom(
     path: Path, array: np.ndarray, *, windowed: bool = True, kind: str = "MONOCHROME1"
 ) -> None:
     """Write a 12-bit DICOM file, uncompressed, as the large archives hold them."""
-    from pydicom.dataset import FileDataset, FileMetaDataset
-    from pydicom.uid import ExplicitVRLittleEndian, generate_uid
-
-    meta = FileMetaDataset()
-    meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.1.1"
-    meta.MediaStorageSOPInstanceUID = generate_uid()
-    meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    dataset = FileDataset(str(path), {}, file_meta=meta, preamble=b"\0" * 128)
-    dataset.Rows, dataset.Columns = array.shape
-    dataset.SamplesPerPixel = 1
-    dataset.PhotometricInterpretation = kind
-    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 16, 12, 11
-    dataset.PixelRepresentation = 0
-    if windowed:
-        dataset.WindowCenter, dataset.WindowWidth = "2000", "3500"
-    dataset.PixelData = array.tobytes()
-    dataset.save_as(path, enforce_file_format=True)
+    window = {"WindowCenter": "2000", "WindowWidth": "3500"} if windowed else {}
+    bits = {"BitsStored": 12, "HighBit": 11}
+    write_radiograph(path, array, PhotometricInterpretation=kind, **bits, **window)
 
 
 def in_turn(

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 # cuBLAS reads it when it starts; `train.deterministic` needs it.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -30,12 +29,11 @@ import torch.distributed as dist
 import train_step
 from common import HEAD, Row, in_turn, machine, measure, title
 from torch.nn import functional as F
-from train_step import Scale, make_data, settings, ways
+from train_step import SMALL, Scale, make_data
 
 from medclip_debias.losses.distributed import Ranks, gather_batch
 from medclip_debias.losses.objective import build_objective, loss_settings
 from medclip_debias.models.similarity import pooled_cosine
-from medclip_debias.training.step import Trainer
 
 HALF_ERROR = 1e-2
 
@@ -49,14 +47,9 @@ class Options:
     rounds: int
     small: bool
 
-    @property
-    def device(self) -> torch.device:
-        """Where everything is computed."""
-        return torch.device(self.scale.device)
-
-    def clock(self, work: Callable[[], object]) -> Callable[[], float]:
-        """A function that does ``work`` and returns its seconds, the device's included."""
-        return lambda: train_step.seconds(work, self.device)
+    def turns(self, ways: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+        """Seconds of all ways in turn."""
+        return in_turn(ways, self.rounds)
 
 
 def agreement(options: Options) -> Iterator[Row]:
@@ -68,7 +61,7 @@ def agreement(options: Options) -> Iterator[Row]:
 
 def precision(options: Options) -> Iterator[Row]:
     """bf16 against fp32 for the loss of every preset: loss and gradient."""
-    exact = replace(options.scale, precision="fp32", compile=False)
+    exact = replace(options.scale, precision="fp32")
     only = ["clip", "debiased", "infonce"] if options.small else []
     found = train_step.precision(options.folder, exact, only)
     if not found:
@@ -85,21 +78,22 @@ def precision(options: Options) -> Iterator[Row]:
 
 def nccl(options: Options) -> Iterator[Row]:
     """One process in a group of its own: NCCL on a GPU, gloo elsewhere."""
-    kind = "nccl" if options.device.type == "cuda" else "gloo"
+    device = torch.device(options.scale.device)
+    kind = "nccl" if device.type == "cuda" else "gloo"
     store = dist.FileStore(str(options.folder / "store"), 1)
     dist.init_process_group(kind, store=store, rank=0, world_size=1)
     try:
         count, objective = 64, build_objective(loss_settings({"kind": "clip"}, "gpu"))
         torch.manual_seed(0)
-        given = [torch.randn(count, 128, device=options.device) for _ in range(2)]
+        given = [torch.randn(count, 128, device=device) for _ in range(2)]
         losses, gradients = [], []
         for joined in (False, True):
             x, y = (F.normalize(value, dim=-1).requires_grad_() for value in given)
             if joined:  # everything travels, to this process itself
-                parts = [torch.empty_like(y) for _ in range(1)]
-                dist.all_gather(parts, y.detach())
-                torch.testing.assert_close(parts[0], y.detach(), rtol=0, atol=0)
-            scale = torch.tensor(14.0, device=options.device)
+                part = torch.empty_like(y)
+                dist.all_gather([part], y.detach())
+                torch.testing.assert_close(part, y.detach(), rtol=0, atol=0)
+            scale = torch.tensor(14.0, device=device)
             loss = objective(gather_batch(x[:, None], y, pooled_cosine, scale, Ranks(0, 1))).loss
             loss.backward()
             gradient = torch.cat([x.grad.flatten(), y.grad.flatten()])  # type: ignore[union-attr]
@@ -118,27 +112,13 @@ def nccl(options: Options) -> Iterator[Row]:
 
 def step(options: Options) -> Iterator[Row]:
     """A training step against a plain loop and open_clip's step, on batches already read."""
-    trainer = Trainer(settings(options.folder, options.scale))
-    batch, numbers = trainer.batches[0], iter(range(10**9))
-    known = {name: make() for name, make in ways(trainer).items()}
-
-    def three_steps(way: Any) -> None:
-        for _ in range(3):
-            way.step(next(numbers), batch)
-
-    found = in_turn(
-        {name: options.clock(partial(three_steps, way)) for name, way in known.items()},
-        options.rounds,
-    )
-    scale = options.scale
-    note = f"{scale.arch}, {scale.size} px, batch {scale.batch}, {scale.precision}, 3 steps a round"
-    yield from train_step.step_rows(found, note)
+    note = f"{options.scale.precision}, 3 steps a round"
+    return train_step.training_steps(options.folder, options.scale, options.turns, note, count=3)
 
 
 def cached(options: Options) -> Iterator[Row]:
     """An epoch with frozen encoders: computed against read from stored features."""
-    turns = partial(in_turn, rounds=options.rounds)
-    return train_step.stored_features(options.folder, options.scale, turns)
+    return train_step.stored_features(options.folder, options.scale, options.turns)
 
 
 ROWS: dict[str, Callable[[Options], Iterator[Row]]] = {
@@ -158,22 +138,15 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", nargs="*", choices=ROWS, default=list(ROWS), help="rows")
     parser.add_argument("--small", action="store_true", help="toy size")
-    parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="bf16")
     parser.add_argument("--arch", default="resnet50")
-    parser.add_argument("--size", type=int, default=480, help="side of the input in pixels")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--compile", action="store_true", help="the engine's encoders")
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args(words)
     if given.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error("there is no GPU here; --device cpu --small runs the same at toy size")
-    scale = Scale(
-        given.device, given.precision, given.batch, given.size, given.arch, 768, 12,
-        workers=given.workers, compile=given.compile,
-    )  # fmt: skip
-    if given.small:
-        scale = Scale(given.device, "fp32", 8, 48, "resnet_small", 16, 1, workers=0)
+    large = Scale("", "bf16", given.batch, 480, given.arch, 768, 12, workers=given.workers)
+    scale = replace(SMALL if given.small else large, device=given.device)
     where = torch.cuda.get_device_name() if scale.device.startswith("cuda") else "a processor"
     print(f"{where}; {machine('torch')}", file=sys.stderr)
     print(HEAD)

@@ -23,12 +23,11 @@ from collections.abc import Callable
 from functools import partial
 from itertools import product
 from pathlib import Path
-from statistics import median
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from common import HEAD, Row, machine, measure, shown
+from common import HEAD, Row, in_turn, machine, measure, shown
 
 from medclip_debias.cli import run
 
@@ -140,22 +139,11 @@ def exponent(sizes: list[int], seconds: list[float]) -> float:
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
 
 
-def in_rounds(sizes: list[int], rounds: int, work: Callable[[int], object]) -> list[list[float]]:
-    """Processor seconds of each size (rows) in each round; all sizes in turn."""
-    work(sizes[0])
-    found: list[list[float]] = [[] for _ in sizes]
-    for _ in range(rounds):
-        for place, size in enumerate(sizes):
-            found[place].append(processor(partial(work, size)))
-    return found
-
-
 def row(name: str, grows: str, sizes: list[int], found: list[list[float]]) -> Row:
     """The exponent of the medians, and the lowest and highest of single rounds."""
-    middle = [max(median(values), 1e-3) for values in found]
-    each = [
-        exponent(sizes, [max(s, 1e-3) for s in seconds]) for seconds in zip(*found, strict=True)
-    ]
+    seconds = np.maximum(found, 1e-3)
+    middle = np.median(seconds, axis=1).tolist()
+    each = [exponent(sizes, of_round) for of_round in seconds.T.tolist()]
     slope = exponent(sizes, middle)
     measured = f"{slope:.2f} ({min(each):.2f} to {max(each):.2f})"
     note = f"{', '.join(shown(seconds) for seconds in middle)} at three sizes of {grows}"
@@ -180,7 +168,10 @@ def main(words: list[str] | None = None) -> int:
                 continue
 
             def rows(name: str = name, words: str = words_of_it) -> list[Row]:
-                found = in_rounds(given.sizes, given.rounds, partial(sets.run, words))
+                ways = {
+                    f"{n}": partial(processor, partial(sets.run, words, n)) for n in given.sizes
+                }
+                found = list(in_turn(ways, given.rounds).values())
                 return [row(name, GROWS.get(name, "studies"), given.sizes, found)]
 
             failed += measure(rows, f"`{name}`", f"<= {GOAL}")

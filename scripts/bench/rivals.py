@@ -7,8 +7,8 @@
 Each row first asserts that both sides give the same output. Then both take turns, five rounds, and
 the row says the median of the rounds' ratios and their range. A row that cannot be measured says
 why, and the next one is begun. minicons and hi-ml need an older transformers than this project: the
-script makes an environment for them (``--environment``), whose torch is this project's, so that
-both sides compute with the same library; or ``--rival-python`` names a Python that has them.
+script makes an environment for them, whose torch is this project's, so that both sides compute with
+the same library.
 """
 
 from __future__ import annotations
@@ -56,21 +56,20 @@ SIDES = ("Left", "Right", "Small left", "Large right")
 
 @dataclass(frozen=True)
 class Options:
-    """What every row is given: a folder of its own, rounds, seconds, threads, and the rivals."""
+    """What every row is given: a folder of its own, rounds and threads."""
 
     folder: Path
     quick: bool
     rounds: int
-    budget: float
     threads: int
-    python: Callable[[], Path]
 
     def rival(self, kind: str) -> Rival:
-        return Rival(self.python(), kind, self.folder, self.threads)
+        python = environment(REPO / "runs" / "rivals-environment")
+        return Rival(python, kind, self.folder, self.threads)
 
     def turns(self, ways: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
-        """Seconds of all ways in turn, within the row's time."""
-        return in_turn(ways, self.rounds, self.budget)
+        """Seconds of all ways in turn; no further round begins after four minutes."""
+        return in_turn(ways, self.rounds, budget=240)
 
 
 # ------------------------------------------------------------------------ sentences' scores
@@ -199,22 +198,14 @@ def loader(options: Options) -> Iterator[Row]:
 
 def step(options: Options) -> Iterator[Row]:
     """A training step: open_clip's and a plain loop (train_step.py), on batches already read."""
-    from train_step import SMALL, Scale, agree, make_data, settings, step_rows, ways
-
-    from medclip_debias.training.step import Trainer
+    from train_step import SMALL, Scale, agree, make_data, training_steps
 
     scale = SMALL if options.quick else Scale(batch=32, workers=0)
     make_data(options.folder, scale)
     torch.set_num_threads(options.threads)
     agree(options.folder, scale)
-    trainer = Trainer(settings(options.folder, scale))
-    batch, numbers = trainer.batches[0], iter(range(10**9))
-    known = {name: make() for name, make in ways(trainer).items()}
-    found = options.turns(
-        {name: timed(lambda w=way: w.step(next(numbers), batch)) for name, way in known.items()}  # type: ignore[misc]
-    )
-    note = f"{scale.arch}, {scale.size} px, batch {scale.batch}, BERT of {scale.layers} layers of "
-    yield from step_rows(found, f"{note}{scale.hidden}; goals are a GPU's")
+    note = f"BERT of {scale.layers} layers of {scale.hidden}; goals are a GPU's"
+    return training_steps(options.folder, scale, options.turns, note)
 
 
 def features(options: Options) -> Iterator[Row]:
@@ -426,24 +417,14 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", choices=ROWS, default=list(ROWS), help="rows")
     parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--budget", type=float, default=240.0, help="seconds for a row's rounds")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--environment", type=Path, default=REPO / "runs" / "rivals-environment")
-    parser.add_argument("--rival-python", type=Path, help="a Python with minicons and hi-ml")
     given = parser.parse_args(words)
     print(machine("torch", "transformers"), file=sys.stderr)
     print(HEAD)
     failed = 0
     for name in given.only:
         with tempfile.TemporaryDirectory(prefix="medclip-debias-rivals-") as folder:
-            options = Options(
-                Path(folder),
-                given.quick,
-                given.rounds,
-                given.budget,
-                given.threads,
-                lambda: given.rival_python or environment(given.environment),
-            )
+            options = Options(Path(folder), given.quick, given.rounds, given.threads)
             failed += measure(partial(ROWS[name], options), title(ROWS[name]))
     return int(failed > 0)
 

@@ -46,7 +46,8 @@ from medclip_debias.phantom import PhantomSettings, generate
 from medclip_debias.training.settings import RunSettings
 from medclip_debias.training.step import Trainer
 
-HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+Turns = Callable[[dict[str, Callable[[], float]]], dict[str, list[float]]]
+"""Takes several ways in turn; the seconds of each in each round."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,6 @@ class Scale:
     layers: int = 4
     studies: int = 0
     workers: int = 1
-    channels_last: bool = True
-    compile: bool = False
 
     @property
     def margin(self) -> int:
@@ -105,9 +104,8 @@ def settings(
     folder: Path, scale: Scale, loss: dict[str, Any] | None = None, **train: Any
 ) -> RunSettings:
     """The run: symmetric InfoNCE unless another ``loss`` is given."""
-    names = ("precision", "device", "workers", "channels_last", "compile")
     plain = {"steps": 1_000_000, "warmup_steps": 0, "batch_size": scale.batch}
-    plain |= {name: getattr(scale, name) for name in names}
+    plain |= {name: getattr(scale, name) for name in ("precision", "device", "workers")}
     content = {
         "prepared": folder / "prepared",
         "out": folder / "run",
@@ -125,20 +123,19 @@ def settings(
 class Way:
     """One way to take a step: a copy of the engine's model at its start."""
 
-    def __init__(self, trainer: Trainer, precision: str) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
-        # A copy is never compiled; nor is it to keep the engine's memory layout.
+        # A copy is not to keep the engine's memory layout.
         assert isinstance(trainer.model, DualEncoder)
         self.model: DualEncoder = copy.deepcopy(trainer.model)
         self.model.to(memory_format=torch.contiguous_format)
-        self.precision = precision
         self.limit = trainer.settings.train.clip_norm or math.inf
         self.parameters = list(self.model.parameters())
 
     def autocast(self) -> AbstractContextManager[object]:
         """Context of the whole forward pass, the similarity included."""
-        half = HALF.get(self.precision)
-        return torch.autocast(self.model.device.type, half) if half else nullcontext()
+        half = self.trainer.settings.train.precision == "bf16"
+        return torch.autocast(self.model.device.type, torch.bfloat16) if half else nullcontext()
 
     def images(self, batch: Batch) -> Tensor:
         """Normalised float images ``[B, 1, C, C]``."""
@@ -169,8 +166,8 @@ class Engine:
 class Plain(Way):
     """A plain loop: all region scores ``[B, B, R]`` at once, AdamW over all parameters."""
 
-    def __init__(self, trainer: Trainer, precision: str) -> None:
-        super().__init__(trainer, precision)
+    def __init__(self, trainer: Trainer) -> None:
+        super().__init__(trainer)
         train = trainer.settings.train
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=train.lr, weight_decay=train.weight_decay
@@ -212,8 +209,8 @@ class OpenClip(Way):
     Sentences are padded to the longest that is read, as open_clip's tokenizers do.
     """
 
-    def __init__(self, trainer: Trainer, precision: str) -> None:
-        super().__init__(trainer, precision)
+    def __init__(self, trainer: Trainer) -> None:
+        super().__init__(trainer)
         self.criterion = open_clip_module("loss").ClipLoss()
         train = trainer.settings.train
         named = list(self.model.named_parameters())
@@ -223,8 +220,6 @@ class OpenClip(Way):
         self.optimizer = torch.optim.AdamW(
             groups, lr=train.lr, betas=(0.9, 0.98), eps=1e-6, weight_decay=train.weight_decay
         )
-        device = self.model.device
-        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
     def loss(self, batch: Batch) -> Tensor:
         model = self.model
@@ -243,11 +238,9 @@ class OpenClip(Way):
         self.optimizer.zero_grad()
         with self.autocast():
             loss = self.loss(batch)
-        self.scaler.scale(loss).backward()
-        self.scaler.unscale_(self.optimizer)
-        nn.utils.clip_grad_norm_(self.parameters, self.limit, norm_type=2.0)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.parameters, self.limit)
+        self.optimizer.step()
         with torch.no_grad():
             self.model.similarity.log_scale.clamp_(0, math.log(100))
         return loss.detach()
@@ -271,11 +264,9 @@ def open_clip_module(name: str) -> ModuleType:
 
 def ways(trainer: Trainer) -> dict[str, Any]:
     """Name to a function that makes the way; what is not available here is left out."""
-    precision = trainer.settings.train.precision
-    known: dict[str, Any] = {"engine": partial(Engine, trainer)}
-    known["plain"] = partial(Plain, trainer, precision)
+    known: dict[str, Any] = {"engine": partial(Engine, trainer), "plain": partial(Plain, trainer)}
     if importlib.util.find_spec("open_clip") is not None:
-        known["open_clip"] = partial(OpenClip, trainer, precision)
+        known["open_clip"] = partial(OpenClip, trainer)
     return known
 
 
@@ -299,8 +290,7 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
 
 def agree(folder: Path, scale: Scale) -> float:
     """Relative difference of the losses of engine and plain loop, in float32, at most `AGREE`."""
-    exact = replace(scale, precision="fp32", compile=False)
-    trainer = Trainer(settings(folder, exact, lr=1e-12))
+    trainer = Trainer(settings(folder, replace(scale, precision="fp32"), lr=1e-12))
     batch = trainer.batches[0]
     plain = ways(trainer)["plain"]()
     trainer.model.text_encoder.eval()
@@ -354,11 +344,31 @@ def precision(folder: Path, scale: Scale, only: list[str]) -> dict[str, tuple[fl
     return errors
 
 
-def stored_features(
-    folder: Path,
-    scale: Scale,
-    turns: Callable[[dict[str, Callable[[], float]]], dict[str, list[float]]],
+def training_steps(
+    folder: Path, scale: Scale, turns: Turns, note: str, count: int = 1
 ) -> Iterator[Row]:
+    """``count`` steps of the engine, on a batch already read, against those of the others."""
+    trainer = Trainer(settings(folder, scale))
+    batch, numbers = trainer.batches[0], iter(range(10**9))
+
+    def steps(way: Any) -> None:
+        for _ in range(count):
+            way.step(next(numbers), batch)
+
+    known: dict[str, Callable[[], float]] = {
+        name: partial(seconds, partial(steps, make()), trainer.device)
+        for name, make in ways(trainer).items()
+    }
+    found = turns(known)
+    about = f"{scale.arch}, {scale.size} px, batch {scale.batch}, {note}"
+    goals = {"plain": ("a plain loop", 1.5), "open_clip": ("open_clip's step", 1.3)}
+    for name, (called, goal) in goals.items():
+        if name in found:
+            what = f"training step against {called}"
+            yield ratio(what, found["engine"], found[name], goal, about)
+
+
+def stored_features(folder: Path, scale: Scale, turns: Turns) -> Iterator[Row]:
     """Epochs with a frozen image encoder, text trained or frozen: computed against stored."""
     for text in ("trained", "stored"):
         trainable = {"image": "frozen", "text": "all" if text == "trained" else "frozen"}
@@ -377,17 +387,9 @@ def stored_features(
                 for step, batch in enumerate(batches, start=first):
                     run.step(step, batch)
 
-            known[way] = lambda e=epoch, d=run.device: seconds(e, d)  # type: ignore[misc]
+            known[way] = partial(seconds, epoch, run.device)
         times = turns(known)
         what = f"epoch from stored features, text {'too' if text == 'stored' else 'trained'}"
         note = f"{scale.arch}, {scale.size} px, batch {scale.batch}, frozen, no augmentation"
         goal = 20 if text == "stored" else 1
         yield ratio(what, times["stored"], times["computed"], goal, note)
-
-
-def step_rows(found: dict[str, list[float]], note: str) -> Iterator[Row]:
-    """Seconds of the engine's step against those of the others that were measured."""
-    goals = {"plain": ("a plain loop", 1.5), "open_clip": ("open_clip's step", 1.3)}
-    for name, (called, goal) in goals.items():
-        if name in found:
-            yield ratio(f"training step against {called}", found["engine"], found[name], goal, note)
