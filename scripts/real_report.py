@@ -5,10 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from commands import run_script
 from medclip_debias.data.layout import STATED, TEMPLATE
 from medclip_debias.data.store import PreparedSet
+from medclip_debias.errors import UserError
 from medclip_debias.evaluation.catalogue import CHANCE, METRICS, Metric
 from medclip_debias.evaluation.table import FLOORS, Results, read_results
 from medclip_debias.files import read_json, write_text
@@ -171,7 +175,13 @@ def _calibration(content: Mapping[str, Any]) -> Table:
     return Table("Calibration", head, rows, caption, words=2)
 
 
+def main(run: Annotated[Path, typer.Argument(help="folder of make real: runs/real")]) -> None:
+    """Write the page of a finished run again."""
+    prepared = run / "prepared"
+    if not prepared.is_dir():
+        raise UserError(f"{run}: is no folder of 'make real'; give one, such as runs/real.")
+    print(write_report(run, [path.name for path in sorted(prepared.iterdir()) if path.is_dir()]))
+
+
 if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    names = [path.name for path in sorted((folder / "prepared").iterdir()) if path.is_dir()]
-    print(write_report(folder, names))
+    sys.exit(run_script(main))

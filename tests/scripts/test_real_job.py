@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import real_job
+import real_report
+from commands import run_script
 from medclip_debias.cli import run
 from medclip_debias.cli.stages import run_stages
 from medclip_debias.data.store import PreparedSet
@@ -108,6 +110,23 @@ def test_it_goes_from_a_folder_to_a_page_and_goes_on_where_it_stopped(
     assert (out / "model" / "model.safetensors").stat().st_mtime_ns == model
     reports_have_half_of_the_batches_and_films_count_alike_alone(out / "prepared", monkeypatch)
     boxes_of_test_films_alone_teach_nothing(out)
+    the_page_is_written_again(out, capsys)
+
+
+def the_page_is_written_again(out, capsys):
+    """By the command that a run prints; of another folder it says what is missing."""
+    page = (out / "report.html").read_text()
+    (out / "report.html").unlink()
+    assert run_script(real_report.main, [str(out)]) == 0
+    assert (out / "report.html").read_text() == page
+    (out / "calibration.json").unlink()
+    capsys.readouterr()
+    for folder, said in (
+        (out, "calibration.json: there is no"),
+        (out / "boxes", "is no folder of"),
+    ):
+        assert run_script(real_report.main, [str(folder)]) == 2
+        assert said in capsys.readouterr().err
 
 
 def boxes_of_test_films_alone_teach_nothing(out):
