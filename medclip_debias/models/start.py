@@ -106,7 +106,7 @@ def start_training(settings: StartSettings, where: str) -> tuple[TrainableModel,
         score += ", as the start" if own else ", unlike the start"
     provenance = model.provenance
     licence = provenance.get("licence", provenance.get("license"))
-    imported = provenance.get("imported")
+    imported, train = provenance.get("imported"), provenance.get("train")
     start = Start(
         folder=folder,
         hash=str(model.content_hash),
@@ -117,6 +117,6 @@ def start_training(settings: StartSettings, where: str) -> tuple[TrainableModel,
         own_scale=scale is not None,
         score=score,
         bias=bias,
-        read_text=provenance.get("train", {}).get("task") != "two_view",
+        read_text=not isinstance(train, dict) or train.get("task") != "two_view",
     )
     return model, start
