@@ -22,6 +22,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from commands import exit_code
+from medclip_debias.data.sources.tables import read_table
 from medclip_debias.experiments.differences import Difference, SeedTables
 
 
@@ -50,6 +51,7 @@ def main() -> None:
     parser.add_argument("csv", type=Path)
     parser.add_argument("--base", default="infonce")
     options = parser.parse_args()
+    read_table(options.csv, ("arm", "seed"))  # a file that is none is refused in a sentence
     outcomes = pd.read_csv(options.csv).set_index(["arm", "seed"]).sort_index()
     if options.base not in outcomes.index:
         known = ", ".join(outcomes.index.get_level_values("arm").unique())

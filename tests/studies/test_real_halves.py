@@ -1,5 +1,6 @@
 """Beside the arms on real films: classes that claims tell nothing of, differences over seeds."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from commands import exit_code
 from medclip_debias.data.prompts import load_prompts
 from medclip_debias.data.text.claims.rules import RuleParser
-from studies import real_arms
+from studies import real_arms, real_seeds
 from studies.real_halves import unknown_classes
 from studies.real_seeds import differences
 
@@ -61,6 +63,14 @@ def test_differences_over_seeds_are_those_of_paired_t_tests():
     lowest = min(stats.ttest_rel(outcomes.loc["b"], outcomes.loc["a"]).pvalue)
     assert min(found[name]["b"][2] for name in "xy") == pytest.approx(2 * lowest)
     assert "c" not in found["y"]
+
+
+def test_a_table_without_arms_is_refused_in_a_sentence(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "seeds.csv"
+    path.write_text("model,seed,x\na,0,.5\n")
+    monkeypatch.setattr(sys, "argv", ["real_seeds.py", f"{path}"])
+    assert exit_code(real_seeds.main) == 2
+    assert "column 'arm' is missing" in capsys.readouterr().err
 
 
 def test_arms_share_a_trunk_where_they_learn_from_the_same_films(tmp_path, monkeypatch):
